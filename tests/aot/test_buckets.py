@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.aot.parts import backward_of, run_in_parts
-from tracer_core.aot.ddp_buckets import cut
+from tracer_core.aot.ddp_buckets import split
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.testing import compare
 
@@ -59,7 +59,7 @@ def test_parts_give_what_the_whole_gives(name, dynamic):
     orders = [[0] * count, list(range(count)), list(range(count))[::-1]]
     orders += [[rng.randrange(4) for _ in range(count)] for _ in range(10)]
     for wanted in orders:
-        parts = cut(graph, wanted)
+        parts = split(graph, wanted)
         assert sorted(index for part in parts for index in part.gives) == list(range(count))
         for part in parts:
             assert part.gives, "a part that gives no gradient"
@@ -77,7 +77,7 @@ def test_no_operator_runs_twice_and_nothing_is_a_view_of_what_a_part_was_given(n
     torch.manual_seed(0)
     x, a, b = (torch.randn(4, 4, requires_grad=True) for _ in range(3))
     graph, inputs, want = backward_of(PROGRAMS[name], x, a, b)
-    parts = cut(graph, list(range(len(want)))[::-1])
+    parts = split(graph, list(range(len(want)))[::-1])
 
     def products(graphs):
         nodes = [
@@ -100,9 +100,9 @@ def test_a_graph_that_draws_is_not_cut():
     graph, _, want = backward_of(draws, x, a, b)
     for node in graph.nodes:
         assert torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
-    assert len(cut(graph, list(range(len(want))))) > 1
+    assert len(split(graph, list(range(len(want))))) > 1
     node = next(n for n in graph.nodes if n.op == "call_function")
     with graph.inserting_before(node):
         drawn = graph.call_function(torch.ops.aten.rand.default, ([2],))
         drawn.meta["val"] = torch.empty(2)
-    assert len(cut(graph, list(range(len(want))))) == 1
+    assert len(split(graph, list(range(len(want))))) == 1

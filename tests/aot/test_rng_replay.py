@@ -269,7 +269,7 @@ def test_attention_has_its_results_and_its_seed(name):
     saved = [torch.rand(2, 4, 16, 32), torch.rand(2, 4, 16), torch.tensor(7), torch.tensor(8)]
     at = dict(zip(tensors, range(4), strict=True))
     moved = RngReplayNode(
-        attention.name, tuple(at.get(item) for item in attention.saved), attention.plain
+        attention.name, tuple(at.get(item) for item in attention.saved), attention.no_tensors
     )
     operation, inputs = ATTENTION[name]
     q = torch.rand(2, 4, 16, 32, requires_grad=True)

@@ -338,7 +338,7 @@ def test_a_call_waits_for_one_timed_call_at_most():
     thread.start()
     for _ in range(12):
         start = time.perf_counter()
-        with turns.served():
+        with turns.in_foreground():
             seconds.append(time.perf_counter() - start)
             time.sleep(0.01)
     ended.set()

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from cudagraphs_backend.collectives import CollectivesBetween
-from cudagraphs_backend.cpu_bound import Timing
+from cudagraphs_backend.device import Timing
 from cudagraphs_backend.pool_assignment import routed
 
 aten = torch.ops.aten

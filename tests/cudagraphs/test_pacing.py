@@ -69,7 +69,7 @@ def test_verdicts_of_earlier_processes(simulated, pace):
 
     class Verdicts:
         known = staticmethod(kept.get)
-        keep = staticmethod(kept.__setitem__)
+        store = staticmethod(kept.__setitem__)
 
     def made():
         spec = types.SimpleNamespace(
@@ -97,16 +97,16 @@ def test_verdicts_of_earlier_processes(simulated, pace):
 
 
 def test_verdicts_are_kept_by_module_size_and_device(fresh_cache, monkeypatch):
-    from inductor_backend.runtime.cuda.graphs import _Verdicts
+    from cudagraphs_backend.policy import Verdicts
 
     name = ["H100"]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name[0])
 
     def of(text, *, from_store):
-        return _Verdicts(text, torch.device("cuda:0"), from_store=from_store)
+        return Verdicts(text, torch.device("cuda:0"), from_store=from_store)
 
-    of("module", from_store=False).keep("(2, 3)", "")
-    of("module", from_store=False).keep("(4, 3)", "the device sets its pace")
+    of("module", from_store=False).store("(2, 3)", "")
+    of("module", from_store=False).store("(4, 3)", "the device sets its pace")
     again = of("module", from_store=True)
     assert again.known("(2, 3)") == "" and again.known("(4, 3)") == "the device sets its pace"
     assert again.known("(5, 3)") is None and of("other", from_store=True).known("(2, 3)") is None

@@ -164,7 +164,9 @@ def test_many_short_lived_objects():
     function = markers.compiled(fast).function
     (segment,) = function.runtime.regions.starts.values()
     assert len(segment._roots) <= 1
-    assert all(len(r.attempt.__globals__["guard_cache"]._fast_paths) <= 1 for r in function.records)
+    assert all(
+        len(r.entry_function.__globals__["guard_cache"]._fast_paths) <= 1 for r in function.records
+    )
 
 
 def test_compiling_and_dropping_functions():
@@ -342,7 +344,7 @@ def test_reset_forgets_what_was_compiled():
     fast = tracer_core.compile(lambda x: x * 2, backend="eager")
     fast(X)
     record = markers.compiled(fast).function.records[0]
-    attempt = weakref.ref(record.attempt)
+    attempt = weakref.ref(record.entry_function)
     del record
     tracer_core.reset()
     gc.collect()

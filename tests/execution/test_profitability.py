@@ -26,9 +26,9 @@ from tests.support.call_costs import (
 from tracer_core.execution.tiers import eager_or_compiled as profitability
 from tracer_core.execution.tiers.eager_or_compiled import (
     EARLY,
+    FIRST_CHECK,
     MAX_SAMPLES,
     SAMPLES,
-    SETTLED,
     WARM,
     WATCHED,
     verdict,
@@ -73,7 +73,7 @@ def test_faster_compiled_calls_stay_and_cost_nothing_more(costs: Costs) -> None:
 
 def test_a_clear_difference_is_seen_early(costs: Costs) -> None:
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
-    for _ in range(SETTLED + WARM + 4 * EARLY):
+    for _ in range(FIRST_CHECK + WARM + 4 * EARLY):
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
 
@@ -162,7 +162,7 @@ def test_calls_that_compute_long_are_not_tried_in_eager_mode(costs: Costs) -> No
 def test_one_long_compiled_call_is_chance(costs: Costs) -> None:
     fast = tracer_core.compile(doubling(costs), backend=counting(costs))
     for n in range(2 * ENOUGH):
-        costs.graph = 0.2 if n == SETTLED + 1 else 5e-6  # the first one that is measured
+        costs.graph = 0.2 if n == FIRST_CHECK + 1 else 5e-6  # the first one that is measured
         fast(torch.ones(4))
     assert verdicts(fast) == [True]
 

@@ -23,8 +23,8 @@ from tests.support.call_costs import (
 from tracer_core.execution.entry.guarded_cache import MAX_SHORT_LIVED_OBJECTS
 from tracer_core.execution.tiers import eager_or_compiled as profitability
 from tracer_core.execution.tiers.eager_or_compiled import (
+    FIRST_CHECK,
     MAX_RECAPTURES,
-    SETTLED,
     WATCHED,
 )
 
@@ -38,7 +38,7 @@ def test_an_entry_captured_later_begins_another_comparison(costs: Costs) -> None
     for _ in range(ENOUGH):
         fast(torch.ones(4))
     assert verdicts(fast) == [False]  # nothing was captured: nothing is asked again
-    for _ in range(2 * SETTLED - 1):
+    for _ in range(2 * FIRST_CHECK - 1):
         fast(torch.ones(4, 4))
     assert verdicts(fast) == [False]
     for _ in range(2 * ENOUGH):

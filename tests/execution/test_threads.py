@@ -388,7 +388,7 @@ def in_child(work):
         code = 1
         try:
             faulthandler.dump_traceback_later(30, repeat=True)
-            signal.alarm(120)
+            signal.setitimer(signal.ITIMER_REAL, 120)
             work()
             code = 0
         except BaseException:

@@ -364,10 +364,10 @@ def test_identity_of_equal_strings_and_constants():
         return x * 2, a is b, a is not b, a is a
 
     fast = tracer_core.compile(program, backend="eager")
-    for text in ("mean of all", "sum of all"):
-        copy = "".join(list(text))
-        for b in (text, copy, text, "max"):
-            compare(program(X, text, b), fast(X, text, b))
+    for reduction in ("mean of all", "sum of all"):
+        copy = "".join(list(reduction))
+        for b in (reduction, copy, reduction, "max"):
+            compare(program(X, reduction, b), fast(X, reduction, b))
     nan = float("nan")
     for a, b in ((nan, nan), (nan, float("nan")), (b"one", b"one"), (1j, 1j), (True, True)):
         compare(program(X, a, b), fast(X, a, b))

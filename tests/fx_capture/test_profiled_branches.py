@@ -464,5 +464,5 @@ def test_graphs_that_a_backend_fails_on_together_stay_apart(
     assert runs(lambda: fast(x)) >= 2  # by the backend
     kept = inner(fast).runtime.regions.starts[1,].entries
     fallbacks = [record.runner.fallback for record in inner(fast).records
-                 if record.runner is not None and record.attempt in kept]  # fmt: skip
+                 if record.runner is not None and record.entry_function in kept]  # fmt: skip
     assert not any(fallbacks)

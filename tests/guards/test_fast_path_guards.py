@@ -43,7 +43,7 @@ def script(monkeypatch):
 
 def stamps_of(compiled):
     (record,) = markers.compiled(compiled).function.records
-    return record.attempt.__globals__["guard_cache"]
+    return record.entry_function.__globals__["guard_cache"]
 
 
 @with_a_fast_path
@@ -128,7 +128,7 @@ def test_tensors_that_each_call_replaces_do_not_bring_the_full_check_back():
             for _ in range(4):
                 torch.testing.assert_close(fast(x, cache), net.forward(x, other))
         for record in markers.compiled(fast).function.records:
-            stamps = record.attempt.__globals__["guard_cache"]
+            stamps = record.entry_function.__globals__["guard_cache"]
 
             def counted(state, original=stamps._check):
                 nonlocal full_checks

@@ -88,8 +88,8 @@ def counting_tries(fn):
         return run
 
     for root in segment._roots.values():
-        root.attempts[:] = map(counted, root.attempts)
-        root.hot = None  # the attempts are looked through again
+        root.entries[:] = map(counted, root.attempts)
+        root.hot = None  # the entries are looked through again
     return lambda: count[0]
 
 

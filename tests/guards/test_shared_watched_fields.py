@@ -98,7 +98,7 @@ def _settled(script, calls=4):
 
 def _guards_of(fast):
     return [
-        record.attempt.__globals__["guard_cache"]
+        record.entry_function.__globals__["guard_cache"]
         for record in markers.compiled(fast).function.records
     ]
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +13,15 @@ import torch.nn.functional as F
 import tracer_core
 
 NAN, INF = float("nan"), float("inf")
+#: Gradients for which vectors of ATen's kernels choose another branch at NaN than single elements.
+AT_NAN = {
+    "elu": F.elu,
+    "selu": F.selu,
+    "hardswish": F.hardswish,
+    "hardtanh": F.hardtanh,
+    "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink,
+}
 EDGES = torch.tensor([NAN, 1.0, 2.0, INF, 0.0, -INF, -0.5, 0.25, 3.0, -0.0] * 3)
 
 
@@ -106,3 +119,31 @@ def test_a_scaled_number_beyond_the_dtype_is_added_before_it_is_rounded(alpha, d
     for got, want in zip(tracer_core.compile(program)(x), program(x.double()), strict=True):
         assert got.dtype is dtype
         torch.testing.assert_close(got, want.to(dtype), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", AT_NAN)
+def test_gradients_at_nan_follow_the_width_of_vectors(name):
+    """Sizes without a remainder, at which eager computes in vectors of 64 or 32 bytes, or does not."""
+    program = AT_NAN[name]
+    for dtype, size in ((torch.float32, 8), (torch.float32, 16), (torch.float32, 64),
+                        (torch.float64, 4), (torch.float64, 8), (torch.float64, 32)):  # fmt: skip
+        compiled = tracer_core.compile(program, dynamic=False)
+        x = torch.full((size,), NAN, dtype=dtype, requires_grad=True)
+        want, got = (
+            torch.autograd.grad(fn(x), x, torch.ones(size, dtype=dtype))[0]
+            for fn in (program, compiled)
+        )
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def test_gradients_at_nan_on_a_processor_with_narrow_vectors():
+    """The test above where ATen's vectors have 32 bytes."""
+    names = " or ".join(f"vectors[{name}]" for name in AT_NAN)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", __file__, "-k", names],
+        env=os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "TRACER_CPU": "x86-64-v3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr

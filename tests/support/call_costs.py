@@ -14,15 +14,15 @@ from tracer_core.contract.backend import Backend
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.tiers import eager_or_compiled as profitability
 from tracer_core.execution.tiers.eager_or_compiled import (
+    FIRST_CHECK,
     SAMPLES,
-    SETTLED,
     WARM,
 )
 from tracer_core.markers import compiled as behind
 from tracer_core.plugin_api import Training
 
 #: Enough calls for a comparison of a function that settles at once.
-ENOUGH = SETTLED + 4 * (SAMPLES + WARM) + 8
+ENOUGH = FIRST_CHECK + 4 * (SAMPLES + WARM) + 8
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
-from cudagraphs_backend import cpu_bound
+from cudagraphs_backend import policy
 from tests.triton_kernels.test_gpu import first, on_gpu, run
 
 pytestmark = [
@@ -33,7 +33,7 @@ def quick_device(monkeypatch):
     """Recordings pay, as on a device that nobody else keeps busy: what other tests do on it
     meanwhile does not count.
     """
-    monkeypatch.setattr(cpu_bound.CpuBoundCheck, "_judged", lambda check: "")
+    monkeypatch.setattr(policy.CpuBoundCheck, "_evaluated", lambda check: "")
 
 
 @pytest.fixture(autouse=True)

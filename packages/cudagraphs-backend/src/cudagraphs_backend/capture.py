@@ -120,13 +120,13 @@ class CapturedGraph:
             plan.communicates,
         )
         if scratch is not None:
-            kept = [
+            in_pool = [
                 item for item, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP
             ]
-            if not state.device.lie_in_pool(kept, pool):
+            if not state.device.lie_in_pool(in_pool, pool):
                 self._graph.reset()
                 raise Misplaced
-            del kept
+            del in_pool
         own = [output for output in outputs if isinstance(output, torch.Tensor)]
         results = {
             torch_private.storage_key(s): s.nbytes()
@@ -179,11 +179,13 @@ class CapturedGraph:
         self._together = [i for i in copied if isinstance(self._outputs[i], torch.Tensor)]
         if len(self._together) < COPIED_TOGETHER:
             self._together = []
-        kept = [item for item, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
-        self._kept = kept
-        self._kept_at = list(range(len(kept)))
-        self._kept_pointers = [item.data_ptr() for item in kept]
-        storages = [item.untyped_storage() for item in kept]
+        in_pool = [
+            item for item, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP
+        ]
+        self._in_pool = in_pool
+        self._in_pool_at = list(range(len(in_pool)))
+        self._in_pool_pointers = [item.data_ptr() for item in in_pool]
+        storages = [item.untyped_storage() for item in in_pool]
         self._storages = list({torch_private.storage_key(item): item for item in storages}.values())
         del storages
         self._keys = [torch_private.storage_key(storage) for storage in self._storages]
@@ -201,7 +203,9 @@ class CapturedGraph:
 
     def moved(self) -> bool:
         """Returns whether a kept result got other memory."""
-        return not torch_private.same_addresses(self._kept, self._kept_pointers, self._kept_at)
+        return not torch_private.same_addresses(
+            self._in_pool, self._in_pool_pointers, self._in_pool_at
+        )
 
     def free(self) -> bool:
         """Returns whether nobody holds the kept results."""
@@ -219,7 +223,9 @@ class CapturedGraph:
         state = self._state
         self.used = next(state.ticks)
         where = state.order(self._where)
-        if self._kept:  # the stream of the replay before may still be reading that replay's results
+        if (
+            self._in_pool
+        ):  # the stream of the replay before may still be reading that replay's results
             self._where = where
         if self._buffers:
             torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
@@ -258,7 +264,7 @@ class CapturedGraph:
         held = self._buffers, getattr(self, "_outputs", None), self._anchor
         self._state.discard(self, self._graph, held)
         self._anchor = None
-        self._outputs, self._kept, self._storages, self._buffers, self._keys = [], [], [], [], []
+        self._outputs, self._in_pool, self._storages, self._buffers, self._keys = [], [], [], [], []
 
     def __del__(self) -> None:
         if not sys.is_finalizing() and hasattr(self, "_graph"):

@@ -10,15 +10,24 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from cudagraphs_backend import pool_assignment, torch_private
 from cudagraphs_backend.collectives import CollectivesBetween
-from cudagraphs_backend.cpu_bound import Timing
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """host: seconds that one run took on the host. device: returns the seconds between the events
+    before and after the run, None where the device has not finished it."""
+
+    host: float
+    device: Callable[[], float | None]
 
 
 class Graph(Protocol):
@@ -35,7 +44,7 @@ class Device(Protocol):
     all work that was given to `stream` (from `stream_object`) so far. new_pool: a memory pool for
     captures. capture: see `CudaDevice.capture`. lie_in_pool: whether tensors were allocated in a
     pool. reserved_bytes: memory taken from the device; total_bytes: its size; free_bytes: what
-    nobody uses now. timed: see `cpu_bound`."""
+    nobody uses now. timed: see `Timing`."""
 
     def current_stream(self) -> int: ...
 

@@ -97,3 +97,19 @@ MAX_CAPTURE_FAILURES = LIMITS.add(
     beyond="No size of the graph is captured any more.",
     seen="`explain`",
 )
+MIN_GRAPH_LAUNCHES = LIMITS.add(
+    "MIN_GRAPH_LAUNCHES",
+    6,
+    unit="launches of a graph on a GPU",
+    beyond="With fewer, the graph runs without CUDA graphs.",
+    seen="`explain`",
+    changed='TRACER_LIMITS; `mode="reduce-overhead"` has no such limit',
+)
+MIN_CALLS_OF_A_SIZE = LIMITS.add(
+    "MIN_CALLS_OF_A_SIZE",
+    12,
+    unit="calls with one symbolic size on a GPU",
+    beyond="With fewer, the size runs without CUDA graphs.",
+    seen="`explain`",
+    changed='TRACER_LIMITS; `mode="reduce-overhead"` has no such limit',
+)

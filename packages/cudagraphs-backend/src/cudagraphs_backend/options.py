@@ -28,7 +28,8 @@ class CudaGraphsOptions:
     copies: int = 2
     #: How many eager runs of a size precede its capture.
     warmup: int = 1
-    #: Captures a size only if timed eager runs are CPU-bound and memory is not short.
+    #: Captures a size only where it pays (`cudagraphs_backend.policy`): timed eager runs are
+    #: CPU-bound, memory is not short, and of symbolic sizes those that are called often.
     measured: bool = False
     #: The most CUDA graphs of a device; beyond that, the least recently used is dropped.
     recordings: int = 256

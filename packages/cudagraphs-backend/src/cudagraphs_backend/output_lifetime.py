@@ -18,7 +18,7 @@ import torch
 from cudagraphs_backend import torch_private
 
 #: Storage key -> the `CapturedGraph` that keeps the storage.
-_kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_graph_of: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def gradients_may_stay(stream: int) -> bool:
@@ -46,7 +46,7 @@ def _watched() -> bool:
 
 
 def _seen(key: int) -> None:
-    graph = _kept.get(key)
+    graph = _graph_of.get(key)
     if graph is not None:
         graph.streamed = True
 
@@ -55,9 +55,9 @@ def watch(graph: Any, keys: list[int]) -> None:
     """Sets the CUDA graph's `streamed` when `record_stream` is called on one of these storages."""
     if keys and _watched():
         for key in keys:
-            _kept[key] = graph
+            _graph_of[key] = graph
 
 
 def forget(keys: list[int]) -> None:
     for key in keys:
-        _kept.pop(key, None)
+        _graph_of.pop(key, None)

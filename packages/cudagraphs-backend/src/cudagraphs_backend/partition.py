@@ -23,14 +23,14 @@ def saved(joint: torch.fx.GraphModule) -> Iterable[str]:
         if node.meta.get("phase") == "backward":
             for source in node.all_input_nodes:
                 owner = _owner(source)
-                if owner.meta.get("phase") == "forward" and _is_kept(owner):
+                if owner.meta.get("phase") == "forward" and _is_saved(owner):
                     names[owner.name] = None
     (output,) = joint.graph.find_nodes(op="output")
     for gradient in output.args[0][1]:
         if (
             gradient is not None
             and gradient.meta.get("phase") == "forward"
-            and _is_kept(_owner(gradient))
+            and _is_saved(_owner(gradient))
         ):
             names[_owner(gradient).name] = None
     return names
@@ -47,7 +47,7 @@ def _is_view(node: torch.fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and bool(node.target.is_view)
 
 
-def _is_kept(node: torch.fx.Node) -> bool:
+def _is_saved(node: torch.fx.Node) -> bool:
     return (
         node.op == "call_function"
         and node.target not in FILLS

@@ -38,7 +38,7 @@ BACKEND = Backend(
     available=available,
     reset="cudagraphs_backend.wrapping:reset",
     wrap="cudagraphs_backend.wrapping:wrap",
-    report="cudagraphs_backend.wrapping:told",
+    report="cudagraphs_backend.wrapping:sentences",
 )
 
 

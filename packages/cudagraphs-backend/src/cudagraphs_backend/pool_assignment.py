@@ -1,7 +1,7 @@
 """Pool assignment: allocates a graph's results apart from the scratch memory that every CUDA graph
 of a device may overwrite.
 
-`placed` inserts calls into a lowered graph before and after the operators that allocate memory of
+`with_pools` inserts calls into a lowered graph before and after the operators that allocate memory of
 results. Outside a capture these calls do nothing; inside, results go to the CUDA graph's own pool
 and everything else to the shared scratch pool."""
 
@@ -63,10 +63,10 @@ def to(of_result: bool) -> None:
 
 #: Runs a graph, and calls its second argument before it allocates memory, with whether a result
 #: will live there.
-PlacedRunner = Callable[[list[Any], Callable[[bool], None]], Sequence[Any]]
+PoolRunner = Callable[[list[Any], Callable[[bool], None]], Sequence[Any]]
 
 
-def placed(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def with_pools(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Returns `gm` with calls of `to_results` and `to_scratch` inserted."""
     owners = _owners(gm.graph)
     graph = torch.fx.Graph()

@@ -17,7 +17,6 @@ import torch
 from cudagraphs_backend import output_lifetime, pool_assignment, torch_private
 from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, CapturePlan, Kind, Misplaced
-from cudagraphs_backend.cpu_bound import CpuBoundCheck, Verdicts
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.limits import (
     MAX_ADDRESSES,
@@ -26,14 +25,10 @@ from cudagraphs_backend.limits import (
     MAX_COPIED_BYTES_PER_OPERATOR,
     MAX_COPIED_PART,
     MAX_COPIED_RESULTS,
-    MAX_MEASURED_COPIES,
-    MAX_MEASURED_SIZES,
     MAX_REMEMBERED_SIZES,
-    MAX_UNPAID_CALLS,
-    MIN_FREE_MEMORY,
-    MIN_REPLAYS_OF_CAPTURE,
 )
 from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.policy import CapturePolicy, GraphEntry, Verdicts
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, RunFunction, logger, stage
 
@@ -74,33 +69,6 @@ class GraphRow:
         )
 
 
-class GraphEntry:
-    """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
-    addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
-    calls. seen: address tuples of the other inputs. captures, replays: so far. timed, attempts:
-    under the option `measured`, timed runs, and calls that looked for a CUDA graph in vain.
-    """
-
-    __slots__ = (
-        "attempts", "captures", "copied", "pointers", "reason", "recordings", "replays", "results",
-        "runs", "seen", "timed",
-    )  # fmt: skip
-
-    def __init__(self, timed: CpuBoundCheck) -> None:
-        self.recordings: list[CapturedGraph] = []
-        self.runs = self.captures = self.replays = self.attempts = 0
-        self.pointers: list[int] | None = None
-        self.copied: set[int] = set()
-        self.seen: set[tuple[int, ...]] = set()
-        self.results: tuple[Result, ...] | None = None
-        self.timed = timed
-        self.reason = ""
-
-    def repaid(self) -> bool:
-        """Returns whether the captures so far were replayed often enough for another one."""
-        return self.captures > 0 and self.replays >= MIN_REPLAYS_OF_CAPTURE * self.captures
-
-
 #: Live runners by id. Not a WeakSet: other threads compile while somebody asks for a report.
 _runners: weakref.WeakValueDictionary[int, GraphedRunner] = weakref.WeakValueDictionary()
 
@@ -116,7 +84,7 @@ def runners() -> list[GraphedRunner]:
 
 class GraphedRunner:
     """Mutable: runs a graph by replaying CUDA graphs where it can; see the module's docstring.
-    run_placed: `run` for a graph that announces from which pool its memory is to come
+    run_in_pools: `run` for a graph that announces from which pool its memory is to come
     (`pool_assignment`). verdicts: of earlier processes."""
 
     def __init__(
@@ -126,11 +94,11 @@ class GraphedRunner:
         spec: CompileSpec,
         state: DeviceState,
         options: CudaGraphsOptions,
-        run_placed: pool_assignment.PlacedRunner | None = None,
+        run_in_pools: pool_assignment.PoolRunner | None = None,
         verdicts: Verdicts | None = None,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
-        self._run_placed = run_placed
+        self._run_in_pools = run_in_pools
         self._device, self._lock = state.device, state.lock
         self._tensors = (
             *traits.tensors,
@@ -139,17 +107,20 @@ class GraphedRunner:
         )
         #: Inputs whose addresses are expected to be stable: a new address means a new capture, not
         #: a copy.
-        self._lasting = frozenset(
+        self._stable = frozenset(
             index
             for index in self._tensors
-            if spec.inputs[index].stable_address or spec.inputs[index].role in _LASTING
+            if spec.inputs[index].stable_address or spec.inputs[index].role in _STABLE_ROLES
         )
         self._numbers = tuple(i for i in range(len(spec.inputs)) if i not in set(self._tensors))
         self._shaped = (
-            tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
+            tuple(i for i in self._tensors if i not in self._stable) if spec.sizes else ()
         )
         self._operators, self._generators = traits.operators, traits.generators
-        self._communicates, self._verdicts = traits.communicates, verdicts
+        self._communicates = traits.communicates
+        self._policy = CapturePolicy(
+            options, spec, state.device, traits.communicates, verdicts, self._visible
+        )
         self._entries: OrderedDict[Any, GraphEntry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
@@ -197,13 +168,14 @@ class GraphedRunner:
                 busy += 1
         if (
             entry.reason
-            or entry.runs < self._options.warmup
+            or entry.runs < self._policy.warmup
             or len(self._reasons) >= MAX_CAPTURE_FAILURES
         ):
             return None
-        if self._options.measured and not self._pays(entry):
+        if not self._policy.pays(entry) or not self._addresses_recur(entry, inputs):
             return None
-        if not self._settled(entry, inputs) or not self._affordable(entry):
+        captured_sizes = sum(bool(item.recordings) for item in self._entries.values())
+        if not self._policy.affordable(entry, captured_sizes):
             return None
         keep = (
             self._options.outputs != "copy" and busy < self._options.copies and not self._streamed
@@ -218,60 +190,10 @@ class GraphedRunner:
         stream = self._device.current_stream()
         return self._keeps_gradients and output_lifetime.gradients_may_stay(stream)
 
-    def _check(self, key: Any) -> CpuBoundCheck:
-        """Returns the timed runs of a size, none where an earlier process has decided."""
-        kept, size = self._verdicts, repr(key)
-        if kept is None or not self._options.measured:
-            return CpuBoundCheck(self._communicates)
-        known = kept.known(size)
-        return CpuBoundCheck(
-            self._communicates, lambda result: kept.keep(size, result), verdict=known
-        )
+    def _visible(self, results: Sequence[Result]) -> list[Result]:
+        return [result for index, result in enumerate(results) if not self._stays(index)]
 
-    def _pays(self, entry: GraphEntry) -> bool:
-        """Returns whether timed runs show that capturing this size pays, and captures are replayed. A
-        negative verdict is final."""
-        entry.reason = entry.timed.against() or ""
-        if entry.attempts >= max(MAX_UNPAID_CALLS, entry.replays):
-            entry.reason = (
-                f"of {entry.attempts + entry.replays} calls, {entry.replays} fit a recording"
-            )
-            while entry.recordings:
-                entry.recordings.pop().close()
-        if entry.reason:
-            logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
-        elif entry.timed.decided:
-            entry.attempts += 1
-        return entry.timed.decided and not entry.reason
-
-    def _affordable(self, entry: GraphEntry) -> bool:
-        """Returns whether the limits of the option `measured` allow a capture. A negative verdict is
-        final."""
-        if self._options.measured:
-            entry.reason = self._costly(entry)
-        return not entry.reason
-
-    def _costly(self, entry: GraphEntry) -> str:
-        """Returns which limit of the option `measured` forbids a capture, or ""."""
-        if self._device.free_bytes() < self._device.total_bytes() * MIN_FREE_MEMORY:
-            return "the device is short of memory"
-        if (
-            self._spec.sizes
-            and sum(bool(item.recordings) for item in self._entries.values()) >= MAX_MEASURED_SIZES
-        ):
-            return f"{MAX_MEASURED_SIZES} of its sizes are recorded"
-        assert entry.results is not None
-        visible = [r for i, r in enumerate(entry.results) if not self._stays(i)]
-        if any(result.shared for result in visible):
-            return "its results share memory with each other"
-        nbytes = sum(result.nbytes for result in visible if result.source is None)
-        return (
-            f"its results of {nbytes >> 20} MiB are much to copy"
-            if nbytes > MAX_MEASURED_COPIES
-            else ""
-        )
-
-    def _settled(self, entry: GraphEntry, inputs: list[Any]) -> bool:
+    def _addresses_recur(self, entry: GraphEntry, inputs: list[Any]) -> bool:
         """Returns whether a capture is worth it: the captures so far paid, or the input addresses of
         this call were seen before. In the other case inputs that moved are copied into buffers from
         now on."""
@@ -283,7 +205,7 @@ class GraphedRunner:
             return True
         moved = {i for i in self._tensors if pointers[i] != earlier[i]} - entry.copied
         restless = self._restless(entry, inputs, moved)
-        moved = {i for i in (moved - self._lasting) | restless if can_be_copied(inputs[i])}
+        moved = {i for i in (moved - self._stable) | restless if can_be_copied(inputs[i])}
         if not restless.isdisjoint(moved):
             entry.seen.clear()
         if moved:
@@ -318,7 +240,7 @@ class GraphedRunner:
         return result if _nbytes(inputs, result) <= MAX_COPIED_BYTES else set()
 
     def _anchored(self, entry: GraphEntry) -> list[int]:
-        return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
+        return [i for i in self._tensors if i not in entry.copied and i in self._stable]
 
     def _anchor(self, entry: GraphEntry, pointers: list[int]) -> tuple[int, ...]:
         return tuple([pointers[i] for i in self._anchored(entry)])
@@ -371,18 +293,18 @@ class GraphedRunner:
     def _recorded(self, plan: CapturePlan, inputs: list[Any]) -> CapturedGraph:
         """Captures with scratch memory shared between CUDA graphs where the runner says what is
         scratch."""
-        run_placed = self._run_placed
-        if run_placed is not None:
+        run_in_pools = self._run_in_pools
+        if run_in_pools is not None:
             try:
                 return CapturedGraph(
                     self._state,
-                    lambda inputs: run_placed(inputs, pool_assignment.to),
+                    lambda inputs: run_in_pools(inputs, pool_assignment.to),
                     inputs,
                     plan,
                     places=True,
                 )
             except Misplaced:
-                self._run_placed = None
+                self._run_in_pools = None
         return CapturedGraph(self._state, self._run, inputs, plan)
 
     def _plan(self, entry: GraphEntry, keep: bool) -> CapturePlan:
@@ -409,8 +331,7 @@ class GraphedRunner:
         gradients that may stay, are dropped soon and stay in the pool; what the program sees is
         copied if the copy is cheap beside the graph itself."""
         limit = min(MAX_COPIED_BYTES_PER_OPERATOR * self._operators, MAX_COPIED_BYTES)
-        visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
-        few = len(visible) <= MAX_COPIED_RESULTS
+        few = sum(bool(result.nbytes) for result in self._visible(results)) <= MAX_COPIED_RESULTS
         anything = self._options.outputs == "auto" and self._may_persist()
         kinds = []
         for index, result in enumerate(results):
@@ -458,7 +379,7 @@ class GraphedRunner:
         items = list(inputs) if warming else []
         timing = None
         try:
-            if self._options.measured and entry is not None and entry.runs and entry.timed.wanted:
+            if self._policy.measured and entry is not None and entry.runs and entry.timed.wanted:
                 outputs, timing = self._device.timed(lambda: self._run(inputs))
             else:
                 outputs = self._run(inputs)
@@ -471,7 +392,7 @@ class GraphedRunner:
             if entry is not None and timing is not None:
                 entry.timed.add(timing)
             if entry is None:
-                entry = self._entries[key] = GraphEntry(self._check(key))
+                entry = self._entries[key] = GraphEntry(self._policy.check(repr(key)))
                 if len(self._entries) > MAX_REMEMBERED_SIZES:
                     self._say(f"it was called with more than {MAX_REMEMBERED_SIZES} sizes")
                     self._forget_a_size()
@@ -483,7 +404,7 @@ class GraphedRunner:
         return outputs
 
     def _is_warming(self, entry: GraphEntry) -> bool:
-        return entry.runs < self._options.warmup or entry.results is None
+        return entry.runs < self._policy.warmup or entry.results is None
 
     def _forget_a_size(self) -> None:
         for key, entry in self._entries.items():
@@ -528,7 +449,7 @@ class GraphedRunner:
             )
 
 
-_LASTING = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
+_STABLE_ROLES = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
 
 
 def _nbytes(inputs: list[Any], some: set[int]) -> int:

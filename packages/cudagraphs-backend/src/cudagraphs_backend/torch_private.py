@@ -138,13 +138,13 @@ def switch_pool(device: int, leave: Any, enter: Any) -> None:
 
 def lie_in_pool(tensors: Sequence[torch.Tensor], pool: Any) -> bool:
     """Returns whether all of these CUDA tensors were allocated from a pool."""
-    segments = [
+    ranges = [
         (item["address"], item["address"] + item["total_size"])
         for item in torch.cuda.memory_snapshot()
         if tuple(item["segment_pool_id"]) == tuple(pool)
     ]
     addresses = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
-    return all(any(low <= address < high for low, high in segments) for address in addresses)
+    return all(any(low <= address < high for low, high in ranges) for address in addresses)
 
 
 #: Not `_get_cublas_allow_tf32` and its like: they raise once a program has set

@@ -13,9 +13,9 @@ import torch
 
 from cudagraphs_backend import capturability, pool_assignment
 from cudagraphs_backend.capturability import Traits
-from cudagraphs_backend.cpu_bound import Verdicts
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.policy import Verdicts, few_launches
 from cudagraphs_backend.runner import GraphedRunner, GraphRow, runners
 from cudagraphs_backend.state import states
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner, logger, stage
@@ -30,24 +30,28 @@ def wrap(
     spec: CompileSpec,
     options: CudaGraphsOptions | None = None,
     *,
-    run_placed: pool_assignment.PlacedRunner | None = None,
+    run_in_pools: pool_assignment.PoolRunner | None = None,
     numbers: Numbers | None = None,
-    verdicts: Verdicts | None = None,
+    launches: int | None = None,
+    module: str | None = None,
 ) -> Runner:
     """Returns `runner`, replayed from CUDA graphs on CUDA devices. graph: the lowered graph, or,
     where a stored runner is back without its graph, the `Runner.graph_traits` of the runner that
     the first wrap returned. options: None takes them from `spec.options` where those are this
-    backend's, else the defaults. run_placed: does the same as `runner`, and calls its second
+    backend's, else the defaults. run_in_pools: does the same as `runner`, and calls its second
     argument with True before it allocates memory of results, with False before other memory.
     numbers: the runner takes one more input, a tensor of the float arguments of a call, and reads
-    these nowhere else."""
+    these nowhere else. launches: of one call, where the caller knows. module: the source of the
+    runner, under which the option `measured` stores its verdicts for later processes."""
     runner = Runner.of(runner, "a wrapped backend")
     traits = (
         capturability.traits_of(graph.graph)
         if isinstance(graph, torch.fx.GraphModule)
         else Traits.restored(graph)
     )
-    reason = traits.reason
+    options = options or _options(spec.options)
+    few = few_launches(launches) if options.measured and launches is not None else None
+    reason = traits.reason or few
     state = None if traits.device is None or reason is not None else states.of(traits.device)
     with stage("cudagraphs", graph=spec.name) as record:
         record.text = reason or "recorded at the call after the first of each size"
@@ -59,11 +63,16 @@ def wrap(
         )
         logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
         return runner
-    options = options or _options(spec.options)
     if numbers is not None:
         input_spec = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
         spec = dataclasses.replace(spec, inputs=(*spec.inputs, input_spec))
-    run: RunFunction = GraphedRunner(runner.run, traits, spec, state, options, run_placed, verdicts)
+    verdicts = None
+    if options.measured and module is not None and spec.device.type == "cuda":
+        stored = isinstance(graph, Mapping)
+        verdicts = Verdicts(module, spec.device, from_store=stored)
+    run: RunFunction = GraphedRunner(
+        runner.run, traits, spec, state, options, run_in_pools, verdicts
+    )
     if numbers is not None:
         run = WithNumbers(run, state, numbers)
     return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())
@@ -76,8 +85,8 @@ def _options(value: Any) -> CudaGraphsOptions:
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Returns a runner that replays the graph's own operators."""
-    with_places = _called(pool_assignment.placed(graph))
-    return wrap(_called(graph), graph, spec, run_placed=lambda inputs, to: with_places(inputs))
+    with_places = _called(pool_assignment.with_pools(graph))
+    return wrap(_called(graph), graph, spec, run_in_pools=lambda inputs, to: with_places(inputs))
 
 
 def _called(graph: torch.fx.GraphModule) -> RunFunction:
@@ -98,7 +107,7 @@ def report() -> list[GraphRow]:
     ) + list(_refused)
 
 
-def told() -> list[tuple[str, str]]:
+def sentences() -> list[tuple[str, str]]:
     """Returns the report as (graph, sentence) pairs, for `explain` and `last_compile`."""
     return [(row.name, row.sentence()) for row in report()]
 

@@ -116,7 +116,7 @@ def _compiler(
     for command in compilers(named, candidates, language):
         version = command.version()
         if version is not None:
-            return Finding(what, "ok", f"{version} ({' '.join(command.words)})")
+            return Finding(what, "ok", f"{version} ({' '.join(command.argv)})")
     result = f"{variable}={named!r} does not run" if named else "none"
     return Finding(what, "problem", result, advice)
 

@@ -121,7 +121,7 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
     """
     config = CompileConfig(get("eager"))
 
-    def told(compiled: CompiledFunction, result: Any) -> Explanation:
+    def described(compiled: CompiledFunction, result: Any) -> Explanation:
         created = explanation(compiled, result)
         if not isinstance(asked, CompiledFunction):
             return created
@@ -150,6 +150,6 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = CompiledFunction(followed, config)
-        return told(compiled, compiled(*first, *args, **kwargs))
+        return described(compiled, compiled(*first, *args, **kwargs))
 
     return explained

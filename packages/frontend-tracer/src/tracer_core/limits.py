@@ -554,7 +554,7 @@ MAX_SNAPSHOT_BYTES_ALWAYS = LIMITS.add(
 MAX_RESUMED_INSTRUCTIONS = LIMITS.add(
     "MAX_RESUMED_INSTRUCTIONS",
     48,
-    unit="bytecode instructions of one generated transition between graphs",
+    unit="bytecode instructions of one generated resume function",
     beyond="The interpreter runs the rest.",
     seen=_TIME,
 )

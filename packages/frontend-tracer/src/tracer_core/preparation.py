@@ -64,7 +64,7 @@ class Item:
 
     def call_all(self) -> None:
         """Makes all calls, without effects on random generators and on the module's buffers."""
-        with _kept(_module_of(self.fn)):
+        with _state_restored(_module_of(self.fn)):
             for value in self.inputs:
                 self.fn(*value.args, **value.kwargs)
 
@@ -133,7 +133,7 @@ def _in_background(function: CompiledFunction) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(module: torch.nn.Module | None) -> Iterator[None]:
+def _state_restored(module: torch.nn.Module | None) -> Iterator[None]:
     """Context after which torch's random generators and a module's buffers are as they were."""
     buffers = [] if module is None else [(item, item.clone()) for item in _written(module)]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -185,7 +185,7 @@ def _shown(show: Show, n_calls: int) -> Iterator[Callable[[Progress], None]]:
         return
     with bar_type(desc="compiling", unit="graph", total=n_calls) as bar:
 
-        def draw(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             bar.total, bar.n = max(len(progress), 1), progress.n_done
             now = [
                 f"{item.function} {item.stage}".strip()
@@ -195,7 +195,7 @@ def _shown(show: Show, n_calls: int) -> Iterator[Callable[[Progress], None]]:
             bar.set_postfix_str(", ".join(now)[:60], refresh=False)
             bar.refresh()
 
-        yield draw
+        yield show
 
 
 def _bar_type() -> Any:

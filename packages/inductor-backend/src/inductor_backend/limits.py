@@ -215,19 +215,3 @@ MAX_FREE_ARENAS = LIMITS.add(
     beyond="Further blocks go back to the allocator.",
     seen="nothing: the next call allocates them",
 )
-MIN_GRAPH_LAUNCHES = LIMITS.add(
-    "MIN_GRAPH_LAUNCHES",
-    6,
-    unit="launches of a graph on a GPU",
-    beyond="With fewer, the graph runs without CUDA graphs.",
-    seen="`explain`",
-    changed='TRACER_LIMITS; `mode="reduce-overhead"` has no such limit',
-)
-MIN_CALLS_OF_A_SIZE = LIMITS.add(
-    "MIN_CALLS_OF_A_SIZE",
-    12,
-    unit="calls with one symbolic size on a GPU",
-    beyond="With fewer, the size runs without CUDA graphs.",
-    seen="`explain`",
-    changed='TRACER_LIMITS; `mode="reduce-overhead"` has no such limit',
-)

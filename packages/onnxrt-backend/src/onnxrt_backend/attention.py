@@ -37,7 +37,7 @@ def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
             )
 
 
-def refusal(node: torch.fx.Node) -> str | None:
+def unsupported(node: torch.fx.Node) -> str | None:
     """Returns why the ONNX form of attention computes something else, or None."""
     if node.target not in MASKS:
         return None

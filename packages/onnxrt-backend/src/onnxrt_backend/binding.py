@@ -65,12 +65,12 @@ class BoundSession:
         #: (sizes where they are static and the buffer is the result, else None; dtype, name, ONNX
         #: element type, form) of each.
         self._outputs = [
-            (form.plain, form.dtype, form.name, element_type(form.dtype), form)
+            (form.known_sizes, form.dtype, form.name, element_type(form.dtype), form)
             for form in self._forms
         ]
         self._finish = exported.graph.finish
         #: Whether every buffer is a result without further work.
-        self._plain = all(form.plain is not None for form in self._forms)
+        self._all_known = all(form.known_sizes is not None for form in self._forms)
         self._check = exported.check
         self._idle: deque[Binding] = deque()
         nowhere = torch.empty(1, device=spec.device)
@@ -82,14 +82,14 @@ class BoundSession:
             binding = self._idle.pop()
         except IndexError:
             binding = self._new_binding()
-        kept = self._bind_inputs(binding, inputs)
+        alive = self._bind_inputs(binding, inputs)
         buffers = self._bind_outputs(binding, inputs)
         binding.run()
-        del kept
+        del alive
         outputs: Sequence[Any] = buffers
         if binding.read_check is not None and self._check.is_hit(binding.read_check()):
             outputs = self._check.eager(*inputs)
-        elif not self._plain:
+        elif not self._all_known:
             outputs = self._finish(self._forms, buffers, inputs)
         self._idle.append(binding)
         return outputs
@@ -134,7 +134,7 @@ class BoundSession:
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Binds the inputs that changed since the binding was last used; returns the tensors to
         keep alive."""
-        kept = []
+        alive = []
         bound = binding.bound
         for place, index, name, kind in self._inputs:
             value = inputs[index]
@@ -142,12 +142,12 @@ class BoundSession:
                 value = torch.tensor(value)
             if not value.is_contiguous():
                 value = value.contiguous()
-            kept.append(value)
+            alive.append(value)
             key = (value.data_ptr() or self._nowhere, value.shape)
             if bound[place] != key:
                 binding.input(name, self._place, kind, key[1], key[0])
                 bound[place] = key
-        return kept
+        return alive
 
 
 def _float_at(address: int) -> float:

@@ -62,9 +62,9 @@ def with_initializers(model: bytes, values: dict[str, torch.Tensor]) -> bytes:
     import onnx
 
     proto = onnx.load_from_string(model)
-    kept = [item for item in proto.graph.input if item.name not in values]
+    remaining = [item for item in proto.graph.input if item.name not in values]
     del proto.graph.input[:]
-    proto.graph.input.extend(kept)
+    proto.graph.input.extend(remaining)
     for name, tensor in values.items():
         result = proto.graph.initializer.add()
         result.name, result.data_type = name, element_type(tensor.dtype)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
-from onnxrt_backend.attention import refusal
+from onnxrt_backend.attention import unsupported
 from onnxrt_backend.bounds import single_bound
 from onnxrt_backend.op_support_check import build
 from onnxrt_backend.value_checks import positions_are_read
@@ -85,7 +85,7 @@ def supports(node: torch.fx.Node) -> str | None:
             return "ONNX Runtime's operators are not made for tensors without elements"
     if target.overloadpacket.__name__ in ENDING:
         return "ONNX Runtime ends the process over it"
-    if (other := refusal(node)) is not None:
+    if (other := unsupported(node)) is not None:
         return other
     if positions_are_read(node):
         return _LOSES

@@ -55,11 +55,11 @@ def _over(x: Any, dims: list[int], keepdim: bool, largest: bool) -> Any:
 
     reduce = reducer(largest)
     axes = {dim: te.reduce_axis((0, x.shape[dim]), name=f"k{dim}") for dim in dims}
-    kept = [dim for dim in range(len(x.shape)) if keepdim or dim not in axes]
-    shape = [1 if dim in axes else x.shape[dim] for dim in kept]
+    outer_dims = [dim for dim in range(len(x.shape)) if keepdim or dim not in axes]
+    shape = [1 if dim in axes else x.shape[dim] for dim in outer_dims]
 
     def value(*at: Any) -> Any:
-        place = dict(zip(kept, at, strict=True)) | axes
+        place = dict(zip(outer_dims, at, strict=True)) | axes
         return reduce(x[tuple(place[dim] for dim in range(len(x.shape)))], axis=list(axes.values()))
 
     return te.compute(shape, value, name="extreme")

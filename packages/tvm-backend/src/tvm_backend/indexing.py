@@ -86,12 +86,12 @@ def _taken(x: Any, indices: dict[int, Any]) -> Any:
     shape = _broadcast([index.shape for index in indices.values()])
     dims = sorted(indices)
     start = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    kept = [dim for dim in range(len(x.shape)) if dim not in indices]
-    sizes = [x.shape[dim] for dim in kept]
+    outer_dims = [dim for dim in range(len(x.shape)) if dim not in indices]
+    sizes = [x.shape[dim] for dim in outer_dims]
 
     def value(*at: Any) -> Any:
         place, rest = at[start : start + len(shape)], (*at[:start], *at[start + len(shape) :])
-        spots = dict(zip(kept, rest, strict=True))
+        spots = dict(zip(outer_dims, rest, strict=True))
         for dim, index in indices.items():
             own = place[len(place) - len(index.shape) :]
             spots[dim] = index[

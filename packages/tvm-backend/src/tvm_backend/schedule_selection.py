@@ -54,7 +54,7 @@ def benchmark(simple: Any, recorded: Any, target: Any, where: Path) -> None:
         known[key] = {
             "name": name,
             "agree": all(map(_agree, results["default"], results["recorded"])),
-            "us": _in_turns(calls),
+            "us": _alternating(calls),
         }
         if not known[key]["agree"]:
             log.warning(
@@ -148,7 +148,7 @@ def _agree(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(tensor, other, rtol=0, atol=APART * largest, equal_nan=True)
 
 
-def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+def _alternating(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     """Returns the least microseconds per call of each schedule."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(ROUNDS):

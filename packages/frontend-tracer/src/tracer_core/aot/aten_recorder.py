@@ -24,7 +24,7 @@ from tracer_core.aot import linalg_checks
 from tracer_core.aot.checkpoint_rng import RecomputedRng
 from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.linear_resizing import FAKES
-from tracer_core.aot.rng_replay import draws
+from tracer_core.aot.rng_replay import uses_rng
 from tracer_core.aot.saved_rng import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.contract.lowering_errors import LoweringUnsupported
@@ -240,7 +240,7 @@ class AtenRecorder(DispatchMode):
                 if func in _DTYPE_OF_FIRST:
                     result = result.to(args[0].dtype)
             if result is not NotImplemented:
-                if draws(func, args):
+                if uses_rng(func, args):
                     self.decomposed_rng = func
                 return result
         elif self._is_composite(func):

@@ -27,7 +27,7 @@ class NodePlan:
     """What the node of a graph passes from its forward to its backward, by indices.
 
     outputs: how many of the forward's outputs are the program's. saved_inputs, saved_outputs: of the
-    forward, that the backward takes. plain: outputs without a gradient. tangents: those with one.
+    forward, that the backward takes. without_tangent: outputs without a gradient. tangents: those with one.
     sizes: (input, dimension or None) of the numbers that the backward takes. orders: output with a
     tangent -> its dimensions from the outermost to the innermost in memory. differentiable: inputs
     that get a gradient.
@@ -36,7 +36,7 @@ class NodePlan:
     outputs: int
     saved_inputs: tuple[int, ...]
     saved_outputs: tuple[int, ...]
-    plain: tuple[int, ...]
+    without_tangent: tuple[int, ...]
     tangents: tuple[int, ...]
     sizes: tuple[tuple[int, int | None], ...]
     orders: Mapping[int, list[int]]
@@ -70,10 +70,10 @@ class Run:
 
     ready: the leaves' gradients, where they are known without `backward`. fitted: the tangents as
     the graph takes them. values: the graph's inputs, then what subgraphs computed for later ones;
-    freed after the last reader. found: the graph's outputs. left: the subgraphs that have not run.
+    freed after the last reader. computed: the graph's outputs. left: the subgraphs that have not run.
     """
 
-    __slots__ = ("backward", "fitted", "found", "left", "ready", "values")
+    __slots__ = ("backward", "fitted", "computed", "left", "ready", "values")
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Run:
         ready: Sequence[torch.Tensor | None] | None = None,
     ) -> None:
         self.backward, self.fitted, self.values, self.ready = backward, fitted, values, ready
-        self.found: dict[int, torch.Tensor] | Sequence[torch.Tensor] = {}
+        self.computed: dict[int, torch.Tensor] | Sequence[torch.Tensor] = {}
         self.left: list[tuple[int, Part, RunFunction]] = []
 
-    def whole(self) -> list[torch.Tensor | None]:
+    def full(self) -> list[torch.Tensor | None]:
         """Runs the whole graph; returns the gradient of each leaf."""
         if self.backward is not None:
-            self.found = self.backward.run(self.values)
+            self.computed = self.backward.run(self.values)
             return self.of(range(len(self.backward.gradients)))
         assert self.ready is not None
         return list(self.ready)
@@ -102,14 +102,14 @@ class Run:
             self.values += out[len(part.gives) :]
             for at in part.done:
                 self.values[at] = None
-            self.found |= dict(zip(part.gives, out, strict=False))  # type: ignore[operator]
+            self.computed |= dict(zip(part.gives, out, strict=False))  # type: ignore[operator]
 
     def of(self, leaves: Iterable[int]) -> list[torch.Tensor | None]:
         """Returns the gradients of these leaves, which were computed."""
         if self.backward is None:
             assert self.ready is not None
             return [self.ready[leaf] for leaf in leaves]
-        result, fitted, gradients = self.found, self.fitted, self.backward.gradients
+        result, fitted, gradients = self.computed, self.fitted, self.backward.gradients
         places = [gradients[leaf] for leaf in leaves]
         return [None if g is None else result[g] if g >= 0 else fitted[~g] for g in places]
 
@@ -119,13 +119,13 @@ class AutogradStep:
     """What the autograd node of a graph does.
 
     forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): begins a run of the
-    backward for the tangents that are there. whole: the backward for all tangents. device: of the
+    backward for the tangents that are there. full: the backward for all tangents. device: of the
     graph.
     """
 
     forward: Callable[..., Any]
     opened: Callable[[Any, Any], Run]
-    whole: Backward
+    full: Backward
     device: torch.device
 
 
@@ -143,10 +143,10 @@ def uncast(device: torch.device, run: RunFunction) -> RunFunction:
 
 
 class Backwards(Protocol):
-    """The backwards of one graph. whole: for all tangents."""
+    """The backwards of one graph. full: for all tangents."""
 
     @property
-    def whole(self) -> Backward: ...
+    def full(self) -> Backward: ...
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         """Returns the backward for the tangents that are there; None if no graph computes it."""
@@ -166,7 +166,7 @@ def node_step(
     """Returns the behavior of the autograd node for the whole graph."""
     count, sizes = plan.outputs, plan.sizes
     inputs_of, outputs_of, plain_of = map(
-        items, (plan.saved_inputs, plan.saved_outputs, plan.plain)
+        items, (plan.saved_inputs, plan.saved_outputs, plan.without_tangent)
     )
     fits = {index: _fit(order) for index, order in plan.orders.items()}
 
@@ -174,7 +174,7 @@ def node_step(
         return tuple([args[i] if dim is None else args[i].shape[dim] for i, dim in sizes])
 
     def forward(ctx: Any, args: list[Any], *leaves: torch.Tensor | None) -> Any:
-        kept = inputs_of(args)
+        inputs_to_save = inputs_of(args)
         ctx.sizes = sizes_of(args)
         again.remember(ctx, args)
         out = list(run_forward(args))
@@ -182,7 +182,7 @@ def node_step(
         # still shares its version counter.
         out[:count] = [item.detach() if item._is_view() else item for item in out[:count]]
         again.remember_versions(ctx)
-        ctx.save_for_backward(*kept, *outputs_of(out))
+        ctx.save_for_backward(*inputs_to_save, *outputs_of(out))
         ctx.mark_non_differentiable(*plain_of(out))
         ctx.set_materialize_grads(False)
         return tuple(out[:count])
@@ -202,7 +202,7 @@ def node_step(
         torch_private.let_go_of_saved_tensors(ctx)
         return Run(backward, fitted, values)
 
-    return AutogradStep(forward, opened, backwards.whole, device)
+    return AutogradStep(forward, opened, backwards.full, device)
 
 
 def autograd_function(name: str, step: AutogradStep) -> type[torch.autograd.Function]:
@@ -214,7 +214,7 @@ def autograd_function(name: str, step: AutogradStep) -> type[torch.autograd.Func
 
         @staticmethod
         def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-            return (None, *opened(ctx, tangents).whole())
+            return (None, *opened(ctx, tangents).full())
 
     CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{name}"
     return CompiledGraph

@@ -261,7 +261,7 @@ class LoweredBackwards:
         self._first: LazyRunner | None = None
         #: Name of a backward graph -> its tangents and gradients.
         self.names: dict[str, tuple[tuple[int, ...], tuple[int | None, ...]]] = {}
-        self.whole = self._backward(graphs.backward, graphs.split)
+        self.full = self._backward(graphs.backward, graphs.split)
         self._of_outputs: dict[tuple[int, ...], Backward | None] = {}
 
     def compile_whole(self) -> None:
@@ -271,7 +271,7 @@ class LoweredBackwards:
 
     def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
         """Returns the backward for the tangents that are there; None if no graph computes it."""
-        full = self.whole
+        full = self.full
         outputs = tuple([index for index in full.tangents if tangents[index] is not None])
         if len(outputs) == len(full.tangents):
             return full
@@ -335,7 +335,7 @@ def _plan(split: Split, joint: Joint) -> NodePlan:
         outputs=split.outputs,
         saved_inputs=split.saved_inputs,
         saved_outputs=split.saved_outputs,
-        plain=tuple(i for i, node in enumerate(joint.tangents) if node is None),
+        without_tangent=tuple(i for i, node in enumerate(joint.tangents) if node is None),
         tangents=split.tangents,
         sizes=tuple((origin.index, origin.dim) for origin in origins),
         orders={i: memory_order(output.args[0][i].meta["val"]) for i in split.tangents},

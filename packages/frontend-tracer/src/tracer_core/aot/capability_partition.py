@@ -68,7 +68,7 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
     def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
         return Runner.of(inputs(gm, spec))
 
-    refused = refusals(graph, supports) if supports is not None else {}
+    refused = unsupported_nodes(graph, supports) if supports is not None else {}
     places = {} if lowered.ir == "torch" else places_of(graph)
     if lowered.ir != "torch":
         refused = opaque(graph) | elsewhere(graph, backend) | between(graph, places) | refused
@@ -147,7 +147,7 @@ def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     ]
 
 
-def refusals(
+def unsupported_nodes(
     graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]
 ) -> dict[torch.fx.Node, str]:
     """Why the backend does not take a node, for each that it does not take."""
@@ -274,12 +274,12 @@ class Partition:
         self.origins = size_origins([node.meta["val"] for node in placeholders])
         self.sizes: dict[Any, torch.fx.Node] = {}
         self.described = dict(zip(placeholders, lowered.spec.inputs, strict=True))
-        self.parts = self._settle()
+        self.parts = self._assign()
 
     # --- levels
     # -------------------------------------------------------------------------------------
 
-    def _settle(self) -> dict[int, Part]:
+    def _assign(self) -> dict[int, Part]:
         """The backend's parts by level, after moving views across borders to the eager side."""
         while True:
             parts = self._parts(self._levels())
@@ -290,16 +290,16 @@ class Partition:
 
     def _levels(self) -> dict[torch.fx.Node, int]:
         levels: dict[torch.fx.Node, int] = {}
-        drawn = 0
+        level_after_rng = 0
         for node in self.graph.nodes:
             base = max((levels[source] for source in node.all_input_nodes), default=0)
             if node.op != "call_function" or _owner(node) is not node:
                 levels[node] = base
                 continue
             once = runs_once(node.target)
-            base = max(base, drawn) if once else base
+            base = max(base, level_after_rng) if once else base
             levels[node] = base + (self._place(node) - base) % (self.last + 1)
-            drawn = levels[node] if once else drawn
+            level_after_rng = levels[node] if once else level_after_rng
         self._raise_views(levels)
         return levels
 
@@ -427,7 +427,7 @@ class Partition:
         outputs = output_specs([node.meta["val"] for node in results], values)
         spec = request.spec(gm, inputs, (), outputs)
         compiled = compile_with_constants(self.backend, compile_function, gm, spec)
-        run = checked(compiled.run, spec, given=output_specs(values, []))
+        run = checked(compiled.run, spec, input_specs=output_specs(values, []))
 
         def call(*args: Any) -> Any:
             return run(list(args))

@@ -17,7 +17,7 @@ import torch
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 
 #: (the call, what it drew)
-_Draw = tuple[str, Any]
+_Sample = tuple[str, Any]
 _Function = Callable[..., Any]
 
 
@@ -25,14 +25,14 @@ class RecomputedRng:
     """The random numbers of one recording. Mutable."""
 
     def __init__(self) -> None:
-        self._open: list[list[_Draw]] = []  # of the regions in their first run
-        self._again: Iterator[_Draw] | None = None  # of the region that is recomputed
+        self._open: list[list[_Sample]] = []  # of the regions in their first run
+        self._again: Iterator[_Sample] | None = None  # of the region that is recomputed
         #: Whether a region has run again and used random numbers.
         self.recomputed = False
 
     def region(self, function: _Function) -> _Function:
         """Wraps a function so that later calls reuse the random numbers of the first one."""
-        result: list[_Draw] = []
+        result: list[_Sample] = []
         calls = 0
 
         def run(*args: Any) -> Any:
@@ -50,13 +50,13 @@ class RecomputedRng:
 
         return run
 
-    def drawn(self, call: str, draw: Callable[[], Any]) -> Any:
-        """Returns the result of `draw`, or that of the same draw in the region's first run.
+    def drawn(self, call: str, sample: Callable[[], Any]) -> Any:
+        """Returns the result of `sample`, or that of the same call in the region's first run.
 
         call: the operator, and all that its numbers depend on, as text.
         """
         if self._again is None:
-            results = call, draw()
+            results = call, sample()
         else:
             results = next(self._again, ("nothing", None))
             self.recomputed = True

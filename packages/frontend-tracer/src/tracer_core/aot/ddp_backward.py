@@ -21,7 +21,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.autograd_node import AutogradStep, Backward, Run, uncast
-from tracer_core.aot.ddp_buckets import Part, cut, wanted_parts
+from tracer_core.aot.ddp_buckets import Part, split, wanted_parts
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import TracerError
 
@@ -34,9 +34,9 @@ class Replicas:
     DistributedDataParallel.
     """
 
-    def __init__(self, name: str, step: AutogradStep, whole: Callable[..., Any]) -> None:
+    def __init__(self, name: str, step: AutogradStep, full: Callable[..., Any]) -> None:
         """whole(args, *leaves): the graph as one autograd node."""
-        self.name, self.step, self.whole = name, step, whole
+        self.name, self.step, self.full = name, step, full
         self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Sequence[Any]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -52,11 +52,11 @@ class Replicas:
         return chain(args, *leaves)
 
     def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-        full = self.step.whole
+        full = self.step.full
         graph, _ = full.in_parts()
-        parts = cut(graph, wanted_parts(graph, full.gradients, leaves, replica))
+        parts = split(graph, wanted_parts(graph, full.gradients, leaves, replica))
         if len(parts) < 2:
-            return self.whole
+            return self.full
         parts = [replace(part, number=number) for number, part in enumerate(parts)]
         return chain(self.name, self.step, Subgraphs(self.step, parts))
 
@@ -71,8 +71,8 @@ class Subgraphs:
 
     def __init__(self, step: AutogradStep, parts: Sequence[Part]) -> None:
         self.device = step.device
-        self.members = _members(parts, step.whole.gradients)
-        self._of = {step.whole: self._compiled(step.whole, parts)}
+        self.members = _members(parts, step.full.gradients)
+        self._of = {step.full: self._compiled(step.full, parts)}
 
     def of(self, backward: Backward) -> list[tuple[int, Part, RunFunction]]:
         """Returns (link of the chain, subgraph, runner) of each subgraph."""
@@ -85,7 +85,7 @@ class Subgraphs:
                 for g in (backward.gradients[leaf] for leaf in leaves):
                     if g is not None and g >= 0:
                         wanted[g] = min(wanted[g], number)
-            result = self._of[backward] = self._compiled(backward, cut(graph, wanted))
+            result = self._of[backward] = self._compiled(backward, split(graph, wanted))
         return list(result)
 
     def _compiled(

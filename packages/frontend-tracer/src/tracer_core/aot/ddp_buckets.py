@@ -1,7 +1,7 @@
 """Splits a backward graph by gradient buckets, so that DistributedDataParallel overlaps
 communication with computation.
 
-`wanted_parts` says which gradients are sent together. `cut` returns graphs (`Part`) that run one
+`wanted_parts` says which gradients are sent together. `split` returns graphs (`Part`) that run one
 after the other; each returns the gradients of one bucket and the values that later ones need.
 
 Each operator runs once, in the subgraph of the first gradient that needs it. Views and sizes are
@@ -35,7 +35,7 @@ class Part:
     graph: with an output node; returns gradients, then values for later subgraphs. takes: positions
     of its inputs among the inputs of the whole graph and, after those, the values that earlier
     subgraphs returned for later ones. gives: the outputs of the whole graph that it returns, in
-    order. done: positions that no later subgraph takes. number: as `cut` was asked for it.
+    order. done: positions that no later subgraph takes. number: as `split` was asked for it.
     """
 
     graph: torch.fx.Graph
@@ -72,7 +72,7 @@ def wanted_parts(
     return [min(bisect.bisect_left(ends, position), last) for position in ready]
 
 
-def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
+def split(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
     """Splits a backward graph into at most one subgraph per number in `wanted`; a single one if it
     cannot be split.
     """

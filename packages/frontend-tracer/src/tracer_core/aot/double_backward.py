@@ -32,7 +32,7 @@ def recompute_forward(captured: CapturedGraph, joint: Joint, split: Split) -> Re
         for position, step in enumerate(joint.plan.steps)
         if isinstance(step, FromGraph)
     }
-    drawn = _drawn(joint, split)
+    replayed = _replayed(joint, split)
     return RecomputeForward(
         forward=captured.gm.forward,
         name=captured.name,
@@ -44,8 +44,8 @@ def recompute_forward(captured: CapturedGraph, joint: Joint, split: Split) -> Re
             for name, value in settings.snapshot().items()
             if settings.SETTINGS[name].autocast
         },
-        draws=not drawn and any(map(is_rng_node, joint.forward)),
-        drawn=() if isinstance(drawn, str) else drawn,
+        uses_rng=not replayed and any(map(is_rng_node, joint.forward)),
+        replayed=() if isinstance(replayed, str) else replayed,
         versioned=tuple(
             index
             for index, value in enumerate(captured.real_inputs)
@@ -53,11 +53,11 @@ def recompute_forward(captured: CapturedGraph, joint: Joint, split: Split) -> Re
         ),
         positions=positions,
         inputs=len(captured.real_inputs),
-        obstacle=_obstacle(joint, tangents, positions, drawn),
+        obstacle=_obstacle(joint, tangents, positions, replayed),
     )
 
 
-def _drawn(joint: Joint, split: Split) -> tuple[RngReplayNode, ...] | str:
+def _replayed(joint: Joint, split: Split) -> tuple[RngReplayNode, ...] | str:
     """Returns the random numbers of a graph that draws some on an accelerator, where its forward
     saves them all, or else why a second run does not have them. Empty for other graphs: the CPU's
     generator draws them again."""
@@ -74,13 +74,13 @@ def _obstacle(
     joint: Joint,
     tangents: Sequence[int],
     positions: Mapping[int, int],
-    drawn: tuple[RngReplayNode, ...] | str,
+    replayed: tuple[RngReplayNode, ...] | str,
 ) -> str:
     """Returns why the captured graph cannot run again, or ""."""
     if any(index not in positions for index in tangents):
         return "several of its outputs share memory"
-    if isinstance(drawn, str):
-        return drawn
+    if isinstance(replayed, str):
+        return replayed
     if any(torch_private.communicates(node.target) for node in joint.forward):
         return "it communicates, which the other ranks would not do again"
     placeholders = [node for node in joint.forward if node.op == "placeholder"]

@@ -31,18 +31,18 @@ def _statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     mixed = value.dtype in _LOW and any(other.dtype is torch.float32 for other in others)
     if not mixed or value.device.type != "cpu":
         return result
-    kept = [torch_private.fake_like(item, torch.float32) for item in result[1:3]]
-    return (result[0], *kept, *result[3:])
+    results = [torch_private.fake_like(item, torch.float32) for item in result[1:3]]
+    return (result[0], *results, *result[3:])
 
 
 def _running_statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """New running statistics have the dtype of the old ones."""
     output, mean, deviation, *running = _statistics(mode, args, result)
-    kept = (
+    results = (
         item if item.dtype is old.dtype else torch_private.fake_like(item, old.dtype)
         for item, old in zip(running, args[3:5], strict=True)
     )
-    return (output, mean, deviation, *kept)
+    return (output, mean, deviation, *results)
 
 
 def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
@@ -59,8 +59,8 @@ def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
         return torch.zeros(value.shape, dtype=value.dtype) if is_tensor else value
 
     with torch_private.outside_modes():
-        kept = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
-    return (*result[:3], torch_private.new_fake_like_real(mode, kept))
+        workspace = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
+    return (*result[:3], torch_private.new_fake_like_real(mode, workspace))
 
 
 def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
@@ -87,11 +87,11 @@ def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
         if query.device.type != "cuda" or not drops_out(target, args):
             return result
         results = _seed_devices(result[0].dtype, query.device, places)
-        kept = list(result)
+        items = list(result)
         for place, device in zip(places, results, strict=True):
-            if isinstance(kept[place], torch.Tensor) and kept[place].device != device:
-                kept[place] = torch_private.fake_like(kept[place], device=device)
-        return tuple(kept)
+            if isinstance(items[place], torch.Tensor) and items[place].device != device:
+                items[place] = torch_private.fake_like(items[place], device=device)
+        return tuple(items)
 
     return correct
 

@@ -52,7 +52,7 @@ class FirstCall:
     generators: tuple[tuple[torch.Generator, torch.Tensor], ...]
 
     @classmethod
-    def of(cls, inputs: Iterable[Any], spec: CompileSpec, draws: bool) -> FirstCall | None:
+    def of(cls, inputs: Iterable[Any], spec: CompileSpec, uses_rng: bool) -> FirstCall | None:
         """Copies what the graph may change; None where that is too large, or no plain memory."""
         items = tuple(inputs)
         written = [items[index] for index in spec.mutations]
@@ -64,7 +64,7 @@ class FirstCall:
         return cls(
             items,
             tuple((item, _memory(item).clone()) for item in written),
-            tuple(rng_states()) if draws else (),
+            tuple(rng_states()) if uses_rng else (),
             tuple((generator, generator.get_state()) for generator in generators),
         )
 

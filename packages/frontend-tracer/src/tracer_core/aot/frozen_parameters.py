@@ -140,15 +140,15 @@ class State:
     def _note(self, watched: Sequence[int]) -> None:
         """Records the contents of these tensors and the identity of all of them."""
         self.watched = watched
-        kept = [self.tensors[k] for k in watched]
+        watched_tensors = [self.tensors[k] for k in watched]
         # first: the fast check reads counters that inference tensors lack
-        self.versions = versions(kept)
-        self.pointers = [tensor.data_ptr() for tensor in kept]
+        self.versions = versions(watched_tensors)
+        self.pointers = [tensor.data_ptr() for tensor in watched_tensors]
         roles = [self._spec.inputs[self._spec.constants[k]].role for k in watched]
         self.spans = [
             span
-            for tensor, role in zip(kept, roles, strict=True)
-            for span in spans_of(tensor, whole=role is Role.BUFFER)
+            for tensor, role in zip(watched_tensors, roles, strict=True)
+            for span in spans_of(tensor, every_byte=role is Role.BUFFER)
         ]
         self.contents = contents_of(self.spans)
         self.hold = watch_constants(

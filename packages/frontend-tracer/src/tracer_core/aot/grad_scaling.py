@@ -42,8 +42,8 @@ def _update_scale(
     steps = growth_tracker + 1
     grows = steps == growth_interval
     grown = (scale * scale_growth_factor).to(self.dtype)
-    kept = torch.where(torch.logical_and(grows, torch.isfinite(grown)), grown, self)
-    value = torch.where(skipped, (scale * scale_backoff_factor).to(self.dtype), kept)
+    new_scale = torch.where(torch.logical_and(grows, torch.isfinite(grown)), grown, self)
+    value = torch.where(skipped, (scale * scale_backoff_factor).to(self.dtype), new_scale)
     growth_tracker.copy_(torch.where(torch.logical_or(skipped, grows), 0, steps))
     return self.copy_(value)
 

@@ -275,7 +275,7 @@ class JointLowering(Lowering):
         if not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
         retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
-        with self.functional(), torch_private.autocast_off(), self._failures_placed():
+        with self.functional(), torch_private.autocast_off(), self._failures_located():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
             with torch_private.sizes_of_one_queried(self.fake_mode.shape_env):  # as in `interpret`
                 gradients = torch_private.gradients_of(
@@ -288,7 +288,7 @@ class JointLowering(Lowering):
             ]
 
     @contextlib.contextmanager
-    def _failures_placed(self) -> Iterator[None]:
+    def _failures_located(self) -> Iterator[None]:
         """Context of a backward: what it raises becomes LoweringUnsupported with the captured call
         whose derivative ran last."""
         ran: list[torch.fx.Node] = []

@@ -73,8 +73,8 @@ def linear(
         sizes = _each(size, rank)
     else:
         sizes = [_scaled(*pair) for pair in zip(input.shape[2:], factors, strict=True)]
-    kept = [None] * rank if recompute_scale_factor else factors
-    result: torch.Tensor = operator(input, sizes, bool(align_corners), *kept)
+    scales = [None] * rank if recompute_scale_factor else factors
+    result: torch.Tensor = operator(input, sizes, bool(align_corners), *scales)
     return result
 
 

@@ -15,7 +15,6 @@ the ShapeEnv of the fakes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from tracer_core.aot import ctc_loss, view_aliasing
 from tracer_core.aot.dead_code import remove_dead_nodes
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
+from tracer_core.aot.input_writes import input_writes, write_back
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.output_aliasing import NotAView, OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
@@ -206,7 +206,7 @@ class Lowering(Interpretation):
         with self.functional():
             self.interpret()
         with torch.no_grad():
-            writes = self._writes()
+            writes = input_writes(self.recorder, self.wrappers, self.gm.graph)
             written = [self.recorder.inputs[index] for index, _ in writes]
             view_aliasing.require_none(self.gm.graph, self.values, written)
             view_aliasing.require_whole_windows(self.gm.graph, self.values, self._is_written)
@@ -229,7 +229,7 @@ class Lowering(Interpretation):
                     view_aliasing.views(self.gm.graph, self.values, error.value, error.casts)
                 )
                 raise
-            return Ending(planner, tuple(steps), self._write_back(writes))
+            return Ending(planner, tuple(steps), write_back(self.recorder, writes))
 
     def plan(self, ending: Ending) -> OutputPlan:
         """Returns how the captured graph's outputs are made from the ATen graph's."""
@@ -272,50 +272,6 @@ class Lowering(Interpretation):
                 raise LoweringUnsupported(
                     f"{name} shares memory that is written to in another way than in eager"
                 )
-
-    def _writes(self) -> list[tuple[int, Any]]:
-        """Returns (index, wrapper) of each input that the graph wrote to."""
-        writes, storages = [], Counter[int]()
-        for index, value in enumerate(self.recorder.inputs):
-            wrapper = self.wrappers.get(id(value))
-            if wrapper is None:
-                continue
-            storages[torch_private.storage_id(value)] += 1
-            if torch_private.has_metadata_mutation(wrapper):
-                name = self.recorder.placeholders[index].name
-                reason = f"the graph changes sizes, strides or storage of its input {name}"
-                raise LoweringUnsupported(reason)
-            if torch_private.has_data_mutation(wrapper):
-                writes.append((index, wrapper))
-        for index, _ in writes:
-            storage = torch_private.storage_id(self.recorder.inputs[index])
-            if storages[storage] > 1:
-                name = self.recorder.placeholders[index].name
-                raise LoweringUnsupported(
-                    f"the graph writes to its input {name}, which shares memory with another",
-                    nodes=view_aliasing.writers(self.gm.graph, {storage}),
-                )
-        return writes
-
-    def _write_back(self, writes: Sequence[tuple[int, Any]]) -> tuple[int, ...]:
-        """Adds a trailing ``copy_`` for each write; returns the indices of the inputs written
-        to.
-        """
-        recorder = self.recorder
-        tensors = (value for value in recorder.inputs if isinstance(value, torch.Tensor))
-        inputs = set(map(torch_private.storage_id, tensors))
-        pending = []
-        for index, wrapper in writes:
-            value = torch_private.functional_value(wrapper)
-            if recorder.node_of(value) is recorder.placeholders[index]:
-                continue
-            if torch_private.storage_id(value) in inputs:  # another copy_ may change it first
-                value = aten.clone.default(value)
-            pending.append((index, recorder.node_of(value)))
-        for index, node in pending:
-            placeholder = recorder.placeholders[index]
-            recorder.call(aten.copy_.default, (placeholder, node), {}, placeholder.meta["val"])
-        return tuple(index for index, _ in pending)
 
     def extra_specs(self) -> tuple[InputSpec, ...]:
         """Returns an InputSpec for each tensor attribute of the captured graph."""

@@ -62,12 +62,14 @@ class Formula:
                 shift = write(aten.neg.default, shift)
             else:
                 shift = write(aten.sub.Tensor, bias, shift)
-            value = write.whole(aten.mul.Tensor, x, write.per_channel(scale))
-            value = write.whole(aten.add.Tensor, value, write.per_channel(shift))
+            value = write.elementwise(aten.mul.Tensor, x, write.per_channel(scale))
+            value = write.elementwise(aten.add.Tensor, value, write.per_channel(shift))
         else:
-            value = write.whole(aten.mul.Tensor, write.whole(aten.sub.Tensor, x, mean), inverse)
-            value = value if weight is None else write.whole(aten.mul.Tensor, value, weight)
-            value = value if bias is None else write.whole(aten.add.Tensor, value, bias)
+            value = write.elementwise(
+                aten.mul.Tensor, write.elementwise(aten.sub.Tensor, x, mean), inverse
+            )
+            value = value if weight is None else write.elementwise(aten.mul.Tensor, value, weight)
+            value = value if bias is None else write.elementwise(aten.add.Tensor, value, bias)
         dtype = self.result.meta["val"].dtype
         if value.meta["val"].dtype is not dtype:
             value = write(aten._to_copy.default, value, dtype=dtype)
@@ -78,7 +80,7 @@ class Formula:
 class _Writer(NodeWriter):
     """Appends operators that compute a formula. origin: the node that it replaces."""
 
-    def whole(self, target: Any, item: Node, other: Node) -> Node:
+    def elementwise(self, target: Any, item: Node, other: Node) -> Node:
         """Adds an elementwise operator with the result's sizes."""
         dtypes = [node.meta["val"].dtype for node in (item, other)]
         like = torch_private.fake_like(self.origin.meta["val"], torch.promote_types(*dtypes))

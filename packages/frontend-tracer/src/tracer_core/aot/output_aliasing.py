@@ -118,9 +118,9 @@ class OutputPlan:
     def text(self) -> str:
         """Returns the Python source of `bind`'s result, for `bound`."""
         names: dict[sympy.Symbol, str] = {}
-        kept: set[int] = set()
-        values = [self._value(step, names, kept) for step in self.steps]
-        before = [f"    a{i} = args[{i}]" for i in sorted(kept)]
+        used_inputs: set[int] = set()
+        values = [self._value(step, names, used_inputs) for step in self.steps]
+        before = [f"    a{i} = args[{i}]" for i in sorted(used_inputs)]
         for symbol, name in names.items():
             origin = self.origins[symbol]
             read = f"args[{origin.index}]" + ("" if origin.dim is None else f".shape[{origin.dim}]")
@@ -133,23 +133,23 @@ class OutputPlan:
             ["def call(args):", *before, "    out = runner(args)", *after, f"    return [{result}]"]
         )
 
-    def _value(self, step: Step, names: dict[sympy.Symbol, str], kept: set[int]) -> str:
+    def _value(self, step: Step, names: dict[sympy.Symbol, str], used_inputs: set[int]) -> str:
         match step:
             case FromGraph(index):
                 return f"out[{index}]"
             case SameAs(index):
                 return f"r{index}"
             case InputItself(index):
-                kept.add(index)
+                used_inputs.add(index)
                 return f"a{index}"
             case OutputNumber(value):
                 return self._size(value, names) if isinstance(value, torch.SymInt) else repr(value)
             case ViewOf():
-                return self._view(step, names, kept)
+                return self._view(step, names, used_inputs)
 
-    def _view(self, step: ViewOf, names: dict[sympy.Symbol, str], kept: set[int]) -> str:
+    def _view(self, step: ViewOf, names: dict[sympy.Symbol, str], used_inputs: set[int]) -> str:
         if step.of_input:
-            kept.add(step.index)
+            used_inputs.add(step.index)
         base = f"a{step.index}" if step.of_input else f"out[{step.index}]"
         source = base + (".detach()" if step.detach else "")
         shape = "".join(self._size(s, names) + ", " for s in step.shape)

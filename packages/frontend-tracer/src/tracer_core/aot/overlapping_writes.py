@@ -61,12 +61,12 @@ class Given:
 class Clash(Exception):
     """Two tensors of a call share memory.
 
-    in_turn: whether running the elements of its lists in eager's order is enough.
+    in_order: whether running the elements of its lists in eager's order is enough.
     """
 
-    def __init__(self, reason: str, in_turn: bool) -> None:
+    def __init__(self, reason: str, in_order: bool) -> None:
         super().__init__(reason)
-        self.in_turn = in_turn
+        self.in_order = in_order
 
 
 class Watched(TorchFunctionMode):
@@ -116,9 +116,9 @@ def call(
         if eager is not None and name_of(function) != "setitem":
             require_apart(function, *eager)
     except Clash as clash:
-        if not clash.in_turn:
+        if not clash.in_order:
             raise LoweringUnsupported(str(clash)) from None
-        return _in_turn(function, run, args, kwargs, eager, str(clash))
+        return _run_in_order(function, run, args, kwargs, eager, str(clash))
     return run(*args, **kwargs)
 
 
@@ -139,7 +139,7 @@ def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         for first, other in _near(group) if len(group) > 1 else ():
             if first.written or other.written:
                 clash = _clash(function, name, first, other)
-                if clash is not None and not clash.in_turn:
+                if clash is not None and not clash.in_order:
                     raise clash
                 later = later or clash
     if later is not None:
@@ -223,7 +223,7 @@ def _target(receiver: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     return receiver if apart else receiver.detach()[index]
 
 
-def _in_turn(
+def _run_in_order(
     function: Any,
     run: Callable[..., Any],
     args: Sequence[Any],
@@ -245,7 +245,7 @@ def _in_turn(
         try:
             require_apart(function, *single)
             if eager is not None:
-                require_apart(function, *_single(eager[0], eager[1], position, cut=False))
+                require_apart(function, *_single(eager[0], eager[1], position, strips=False))
         except Clash as clash:
             raise LoweringUnsupported(str(clash)) from None
         run(*single[0], **single[1])
@@ -253,16 +253,16 @@ def _in_turn(
 
 
 def _single(
-    args: Sequence[Any], kwargs: Mapping[str, Any], position: int, cut: bool = True
+    args: Sequence[Any], kwargs: Mapping[str, Any], position: int, strips: bool = True
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Returns the arguments for one element of the lists. cut: also index a tensor that has one
+    """Returns the arguments for one element of the lists. strips: also index a tensor that has one
     number per element.
     """
 
     def one_of(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [value[position]]
-        if cut and isinstance(value, torch.Tensor) and value.dim() == 1:
+        if strips and isinstance(value, torch.Tensor) and value.dim() == 1:
             return value[position : position + 1]
         return value
 

@@ -53,7 +53,7 @@ _DECISIONS = overloads_with(Trait.DECIDES)
 _EXACT = overloads_with(Trait.EXACT)
 
 #: Random numbers that no backward needs may take one part in so many of what is saved.
-_SHARE_OF_DRAWS = 16
+_SHARE_OF_RNG = 16
 
 #: Operators whose cost is not proportional to bytes: recomputed last.
 HEAVY = ("convolution", "mm", "attention", "linear", "lstm", "gru", "einsum")
@@ -93,7 +93,7 @@ def bytes_of(value: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _ForwardHalf:
     """A forward graph and what it saves: (index of an input, node), (index of an output, node,
     whether the output is another view of the node's memory), sizes.
     """
@@ -119,7 +119,7 @@ class Partitioner:
         fuses: bool = False,
     ) -> None:
         self.joint, self.budget, self.choose, self.fuses = joint, budget, choose, fuses
-        self.kept: _Kept | None = None  # of `split`
+        self.half: _ForwardHalf | None = None  # of `split`
         without_seeds(joint.graph)
         fuses = fuses and choose is None
         self.formulas: dict[Node, Formula] = formulas(joint.forward) if fuses else {}
@@ -138,8 +138,8 @@ class Partitioner:
     def split(self) -> Split:
         """Returns the two graphs."""
         own = self._backward_nodes()
-        kept = self._build(self._saved(self._needed(own)))
-        return self._backward(own, kept)
+        half = self._build(self._saved(self._needed(own)))
+        return self._backward(own, half)
 
     def split_of(self, joint: Joint) -> Split:
         """Returns the graphs for a joint graph with the same forward and fewer tangents; the
@@ -147,9 +147,9 @@ class Partitioner:
 
         Raises LoweringUnsupported where that is not enough.
         """
-        assert self.kept is not None
+        assert self.half is not None
         other = Partitioner(joint, self.budget, self.choose, self.fuses)
-        return other._backward(other._backward_nodes(), self.kept)
+        return other._backward(other._backward_nodes(), self.half)
 
     def _backward_nodes(self) -> list[Node]:
         """Returns the nodes of the backward pass that gradients depend on, in order."""
@@ -195,12 +195,12 @@ class Partitioner:
         """
         if len(self.tangents) < 2 or not uses_accelerator_rng(self.joint.forward):
             return default
-        drawn = numbers(self.joint.forward)
-        if set(drawn) <= set(default):
+        rng_nodes = numbers(self.joint.forward)
+        if set(rng_nodes) <= set(default):
             return default
-        result = self._cut([*dict.fromkeys([*needed, *drawn])], frozenset())
+        result = self._cut([*dict.fromkeys([*needed, *rng_nodes])], frozenset())
         size = self._size(default)
-        return result if self._size(result) <= size + size // _SHARE_OF_DRAWS else default
+        return result if self._size(result) <= size + size // _SHARE_OF_RNG else default
 
     def _chosen(
         self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]
@@ -335,8 +335,8 @@ class Partitioner:
             else:
                 # Among equal cuts the one nearest to the backward, which recomputes least.
                 bias = 1 + count - self.order[node]
-                kept = node.op == "placeholder" and node not in self.mutated
-                size = 0 if kept else self._stored_bytes(node)
+                half = node.op == "placeholder" and node not in self.mutated
+                size = 0 if half else self._stored_bytes(node)
                 graph.edge((node, "in"), (node, "out"), size * 4 * count + bias)
             if not again(node):
                 graph.edge("source", (node, "in"))
@@ -348,12 +348,14 @@ class Partitioner:
         if not needed:
             return []
         reached = graph.before_cut("source", "sink")
-        cut = [node for node in seen if (node, "in") in reached and (node, "out") not in reached]
-        return sorted(cut, key=self.order.__getitem__)
+        frontier = [
+            node for node in seen if (node, "in") in reached and (node, "out") not in reached
+        ]
+        return sorted(frontier, key=self.order.__getitem__)
 
     # The graphs
 
-    def _build(self, saved: Sequence[Node]) -> _Kept:
+    def _build(self, saved: Sequence[Node]) -> _ForwardHalf:
         """Returns the forward, which returns the saved values behind its own."""
         joint = self.joint
         outputs = list(joint.outputs)
@@ -364,32 +366,32 @@ class Partitioner:
             if node not in writes:
                 result[node] = forward.node_copy(node, result.__getitem__)
         returned = [result[node] for node in outputs]
-        kept_inputs: list[tuple[int, Node]] = []
-        kept_outputs: list[tuple[int, Node, bool]] = []  # index, value, whether it is another view
+        saved_inputs: list[tuple[int, Node]] = []
+        saved_outputs: list[tuple[int, Node, bool]] = []  # index, value, whether it is another view
         for node in saved:
             if node.op == "placeholder" and node not in self.mutated:
-                kept_inputs.append((self.placeholders.index(node), node))
+                saved_inputs.append((self.placeholders.index(node), node))
                 continue
             same = [i for i, output in enumerate(outputs) if self.owners.of(output) is node]
             if same and _reshaped(outputs[same[0]], node) and node not in self.mutated:
-                kept_outputs.append((same[0], node, outputs[same[0]] is not node))
+                saved_outputs.append((same[0], node, outputs[same[0]] is not node))
                 continue
             value = result[node]
             if node in self.mutated or same:
                 value = clone(forward, value)
             elif node in self.narrow:
                 value = packed(forward, value, self.narrow[node])
-            kept_outputs.append((len(returned), node, False))
+            saved_outputs.append((len(returned), node, False))
             returned.append(value)
         for node in writes:
             result[node] = forward.node_copy(node, result.__getitem__)
         forward.output(tuple(returned))
         remove_dead_nodes(forward)
         wait_late(forward)
-        shown = [node for _, node in kept_inputs]
-        shown += [outputs[index] if view else node for index, node, view in kept_outputs]
-        self.kept = _Kept(forward, kept_inputs, kept_outputs, self._sizes(shown))
-        return self.kept
+        shown = [node for _, node in saved_inputs]
+        shown += [outputs[index] if view else node for index, node, view in saved_outputs]
+        self.half = _ForwardHalf(forward, saved_inputs, saved_outputs, self._sizes(shown))
+        return self.half
 
     def _sizes(self, shown: list[Node]) -> list[Any]:
         """Returns the sizes that a backward needs beside saved values that show some, and beside
@@ -409,8 +411,8 @@ class Partitioner:
             if symbol in origins
         ]
 
-    def _backward(self, own: Sequence[Node], kept: _Kept) -> Split:
-        joint, kept_inputs, kept_outputs = self.joint, kept.inputs, kept.outputs
+    def _backward(self, own: Sequence[Node], half: _ForwardHalf) -> Split:
+        joint, saved_inputs, saved_outputs = self.joint, half.inputs, half.outputs
         graph = torch.fx.Graph()
         built: dict[Node, Node] = {}
         reshaped: list[tuple[Node, Node]] = []
@@ -422,9 +424,9 @@ class Partitioner:
             new.meta["val"] = value
             return new
 
-        for _, node in kept_inputs:
+        for _, node in saved_inputs:
             built[node] = placeholder(node, node.name, node.meta["val"])
-        for index, node, other_view in kept_outputs:
+        for index, node, other_view in saved_outputs:
             output = joint.outputs[index] if other_view else node
             name = f"saved_{node.name}"
             form = None if index < len(joint.outputs) else self.narrow.get(node)
@@ -434,7 +436,7 @@ class Partitioner:
                 narrow.append((node, built[node]))
             if other_view:
                 reshaped.append((node, built[node]))
-        for size in kept.sizes:
+        for size in half.sizes:
             graph.placeholder(f"size_{size.node.expr}").meta.update(val=size, user_frame="")
         for node in self.tangents:
             built[node] = placeholder(node, node.name, node.meta["val"])
@@ -455,16 +457,16 @@ class Partitioner:
         remove_dead_nodes(graph)
         wait_late(graph)
         return Split(
-            kept.forward,
+            half.forward,
             graph,
-            tuple(index for index, _ in kept_inputs),
-            tuple(index for index, _, _ in kept_outputs),
-            tuple(kept.sizes),
+            tuple(index for index, _ in saved_inputs),
+            tuple(index for index, _, _ in saved_outputs),
+            tuple(half.sizes),
             tuple(i for i, node in enumerate(joint.tangents) if node is not None),
             len(joint.outputs),
             gradients,
-            sum(self._stored_bytes(node) for _, node, _ in kept_outputs),
-            tuple(None if other_view else node for _, node, other_view in kept_outputs),
+            sum(self._stored_bytes(node) for _, node, _ in saved_outputs),
+            tuple(None if other_view else node for _, node, other_view in saved_outputs),
         )
 
     def _emitter(

@@ -26,8 +26,8 @@ from tracer_core.torch_private import settings
 class RecomputeForward:
     """forward: the captured graph. name: of it. differentiable: inputs that get a gradient.
     tangents: outputs that have a tangent. mutations: inputs that are written to. settings: of
-    autocast. draws: the CPU's generator draws its random numbers again. drawn: where the forward saved
-    its random numbers, in the order of the graph. versioned: inputs with a version. positions: output of
+    autocast. uses_rng: the CPU's generator draws its random numbers again. replayed: where the
+    forward saved its random numbers, in the order of the graph. versioned: inputs with a version. positions: output of
     the forward graph -> of the captured one. inputs: their number. obstacle: why it cannot run
     again, or ""."""
 
@@ -37,8 +37,8 @@ class RecomputeForward:
     tangents: tuple[int, ...]
     mutations: frozenset[int]
     settings: Mapping[str, Any]
-    draws: bool
-    drawn: tuple[RngReplayNode, ...]
+    uses_rng: bool
+    replayed: tuple[RngReplayNode, ...]
     versioned: tuple[int, ...]
     positions: Mapping[int, int]
     inputs: int
@@ -46,12 +46,12 @@ class RecomputeForward:
 
     def remember(self, ctx: Any, args: Sequence[Any]) -> None:
         """Keeps what a second run needs, before the forward clears its list of inputs."""
-        ctx.given = tuple(args)
-        ctx.rng = torch.get_rng_state() if self.draws else None
+        ctx.arguments = tuple(args)
+        ctx.rng = torch.get_rng_state() if self.uses_rng else None
 
     def remember_versions(self, ctx: Any) -> None:
         """Records the versions of the inputs, after the forward has written to some."""
-        inputs = ctx.given
+        inputs = ctx.arguments
         ctx.versions = [inputs[index]._version for index in self.versioned]
 
     def gradients(
@@ -67,7 +67,7 @@ class RecomputeForward:
         """
         if self.obstacle:
             raise RuntimeError(f"{self.name}: {what} was asked for, but {self.obstacle}")
-        inputs = ctx.given
+        inputs = ctx.arguments
         if ctx.versions != [inputs[index]._version for index in self.versioned]:
             raise RuntimeError(
                 f"{self.name}: an input of the compiled graph was modified by an inplace operation"
@@ -76,7 +76,7 @@ class RecomputeForward:
         # Keeps the inputs' own autograd history out of the way: inputs that are written to are
         # copied.
         args = [value.clone() if i in self.mutations else value for i, value in enumerate(inputs)]
-        before, stream = settings.snapshot(), torch.get_rng_state() if self.draws else None
+        before, stream = settings.snapshot(), torch.get_rng_state() if self.uses_rng else None
         try:
             settings.restore({**before, **self.settings, "grad": True})
             if ctx.rng is not None:
@@ -101,9 +101,9 @@ class RecomputeForward:
         )
 
     def _run(self, ctx: Any, args: Sequence[Any]) -> Sequence[Any]:
-        if not self.drawn:
+        if not self.replayed:
             return self.forward(*args)  # type: ignore[no-any-return]
-        with RngReplay(self.drawn, ctx.saved_tensors) as again:
+        with RngReplay(self.replayed, ctx.saved_tensors) as again:
             outputs = self.forward(*args)
         again.finish()
         return outputs  # type: ignore[no-any-return]

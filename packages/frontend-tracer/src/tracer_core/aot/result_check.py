@@ -27,11 +27,11 @@ class Substitute:
     """What runs in place of a runner whose first call fails. Mutable.
 
     make(error): reports the error and returns what runs instead; None, which frees the graph, after
-    a first call that did not fail. draws: the graph uses rng. used: it was made.
+    a first call that did not fail. uses_rng: the graph does. used: it was made.
     """
 
     make: Callable[[BackendError], RunFunction] | None
-    draws: bool
+    uses_rng: bool
     used: bool = False
 
 
@@ -79,13 +79,13 @@ def checked(
     spec: CompileSpec,
     *,
     grad: bool = False,
-    given: Sequence[OutputSpec] | None = None,
+    input_specs: Sequence[OutputSpec] | None = None,
     functional: bool = False,
     substitute: Substitute | None = None,
 ) -> RunFunction:
     """Wraps `run` so that its first result is checked against `spec`.
 
-    grad: some output must require grad. given: the specs of inputs computed by operators whose
+    grad: some output must require grad. input_specs: of inputs computed by operators whose
     fakes may be wrong; those of the first call are checked too. functional: the graph writes to no
     inputs but `spec.mutations`, so the runner may not either (autograd's versions are compared, so
     a write through an address is not seen). substitute: of a functional graph.
@@ -97,7 +97,7 @@ def checked(
         nonlocal target
         make = before = None
         if substitute is not None:
-            make, before = substitute.make, FirstCall.of(inputs, spec, substitute.draws)
+            make, before = substitute.make, FirstCall.of(inputs, spec, substitute.uses_rng)
         try:
             outputs = first_checked(inputs)
         except BackendError as error:
@@ -111,20 +111,21 @@ def checked(
         return outputs
 
     def first_checked(inputs: list[Any]) -> Sequence[Any]:
-        kept = list(inputs)  # a runner may clear the list that it gets
-        if given is not None:
-            _check_inputs(kept, given, spec)
-        versions = _versions(kept, spec) if functional else {}
-        histories = [_history(value) for value in kept] if grad else []
+        inputs_before = list(inputs)  # a runner may clear the list that it gets
+        if input_specs is not None:
+            _check_inputs(inputs_before, input_specs, spec)
+        versions = _versions(inputs_before, spec) if functional else {}
+        histories = [_history(value) for value in inputs_before] if grad else []
         outputs = run(inputs)
-        check_result(outputs, kept, spec)
+        check_result(outputs, inputs_before, spec)
         for index, version in versions.items():
-            if kept[index]._version != version and not any(
-                _shares_counter(kept[index], kept[written]) for written in spec.mutations
+            if inputs_before[index]._version != version and not any(
+                _shares_counter(inputs_before[index], inputs_before[written])
+                for written in spec.mutations
             ):
                 source = f"input {index} ({spec.inputs[index].source})"
                 raise _error(spec, f"it wrote to {source}, to which the graph writes nothing")
-        pairs = zip(kept, histories, strict=False)
+        pairs = zip(inputs_before, histories, strict=False)
         written = any(_history(value) is not before for value, before in pairs)  # x += parameter
         detached = not any(getattr(value, "requires_grad", False) for value in outputs)
         if grad and detached and not written:

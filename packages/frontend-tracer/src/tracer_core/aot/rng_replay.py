@@ -29,7 +29,7 @@ _WITHOUT_DROPOUT = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.d
 _FUNCTIONAL = {"random": "randint_like"}
 
 
-def draws(target: Any, args: tuple[Any, ...]) -> bool:
+def uses_rng(target: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of an operator uses rng: not if a dropout in it does nothing."""
     if not is_random(target):
         return False
@@ -54,21 +54,21 @@ class RngReplayNode:
     """What one operator has drawn.
 
     name: of the operator, see `name_of`. saved: for each of its results its position among the saved
-    tensors; None where it is no tensor, or computed from the others. plain: the results that are no
+    tensors; None where it is no tensor, or computed from the others. no_tensors: the results that are no
     tensors. dtype: of a single result, which may be saved in another one. order: permutes the saved
     dimensions into those of the operator's result; empty where they are the same.
     """
 
     name: str
     saved: tuple[int | None, ...]
-    plain: tuple[int | None, ...] = ()
+    no_tensors: tuple[int | None, ...] = ()
     dtype: str = ""
     order: tuple[int, ...] = ()
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> RngReplayNode:
         """Returns a draw from the fields that ``dataclasses.asdict`` gave."""
-        sequences = {name: tuple(row[name]) for name in ("saved", "plain", "order")}
+        sequences = {name: tuple(row[name]) for name in ("saved", "no_tensors", "order")}
         return cls(**{**row, **sequences})
 
 
@@ -79,9 +79,9 @@ class RngReplay(DispatchMode):
     for an operator that does not fit its draw.
     """
 
-    def __init__(self, draws: Sequence[RngReplayNode], saved: Sequence[torch.Tensor]) -> None:
+    def __init__(self, records: Sequence[RngReplayNode], saved: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._left, self._saved = list(reversed(draws)), saved
+        self._left, self._saved = list(reversed(records)), saved
 
     def __torch_dispatch__(
         self,
@@ -91,22 +91,22 @@ class RngReplay(DispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if not draws(func, args):
+        if not uses_rng(func, args):
             return func(*args, **kwargs)
         if not self._left or self._left[-1].name != name_of(func):
             known = self._left[-1].name if self._left else "nothing"
             raise RuntimeError(f"{func} draws where the compiled graph has drawn {known}")
-        draw = self._left.pop()
-        result = [None if at is None else self._saved[at].detach() for at in draw.saved]
+        record = self._left.pop()
+        result = [None if at is None else self._saved[at].detach() for at in record.saved]
         if len(result) == 1:
             (value,) = result
             assert value is not None
-            return self._single(func, args, kwargs, draw, value)
+            return self._single(func, args, kwargs, record, value)
         if func is _DROPOUT:
             mask = result[1]
             assert mask is not None
             return self._dropped(args[0], args[1], mask)
-        simple = zip(result, draw.plain, strict=True)
+        simple = zip(result, record.no_tensors, strict=True)
         return tuple(other if item is None else item.clone() for item, other in simple)
 
     def _single(
@@ -114,14 +114,14 @@ class RngReplay(DispatchMode):
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        draw: RngReplayNode,
+        record: RngReplayNode,
         value: Any,
     ) -> torch.Tensor:
-        if draw.order:
-            value = value.permute(draw.order)
+        if record.order:
+            value = value.permute(record.order)
         if not func._schema.is_mutable:
             # never the saved tensor itself, to which the program may write
-            return value.to(getattr(torch, draw.dtype), copy=True)  # type: ignore[no-any-return]
+            return value.to(getattr(torch, record.dtype), copy=True)  # type: ignore[no-any-return]
         target: torch.Tensor = kwargs["out"] if "out" in kwargs else args[0]
         _require_sizes(func, target, value)
         return target.copy_(value)

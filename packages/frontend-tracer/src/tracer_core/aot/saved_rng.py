@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.attention_seeds import SEEDS
-from tracer_core.aot.rng_replay import RngReplayNode, draws, name_of
+from tracer_core.aot.rng_replay import RngReplayNode, name_of, uses_rng
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -42,7 +42,7 @@ def uses_accelerator_rng(nodes: Iterable[Node]) -> bool:
 
 def is_rng_node(node: Node) -> bool:
     """Whether a node uses rng of its own."""
-    return node.target not in _SEEDED and draws(node.target, node.args)
+    return node.target not in _SEEDED and uses_rng(node.target, node.args)
 
 
 def numbers(nodes: Iterable[Node]) -> list[Node]:

@@ -116,12 +116,12 @@ def _places(node: Node) -> SavedPlaces | None:
     two = _pair(kernel)
     if any(item != 1 for item in _pair(dilation)) or math.prod(two) > 127:
         return None
-    if not _kept_by_arithmetic(node.meta["val"]):
+    if not _exact_in_arithmetic(node.meta["val"]):
         return None
     return SavedPlaces(two, _pair(stride or kernel), _pair(padding), sizes[1])
 
 
-def _kept_by_arithmetic(value: torch.Tensor) -> bool:
+def _exact_in_arithmetic(value: torch.Tensor) -> bool:
     """Whether a sum has the strides of its operands; those of sizes of 1 may differ."""
     with torch_private.fake_mode_of(value):
         return (value + value).stride() == value.stride()

@@ -122,9 +122,9 @@ _RULES = {CapturedScan: _scan, CapturedCond: _cond, CapturedWhile: _while}
 class _Composed:
     """A captured graph made of others. Mutable."""
 
-    def __init__(self, given: Sequence[Any]) -> None:
+    def __init__(self, operands: Sequence[Any]) -> None:
         self.graph = torch.fx.Graph()
-        self.inputs = [self.graph.placeholder(f"input_{k}") for k in range(len(given))]
+        self.inputs = [self.graph.placeholder(f"input_{k}") for k in range(len(operands))]
 
     def add(self, part: torch.fx.GraphModule, nodes: Sequence[Node]) -> list[Node]:
         """Adds the nodes of a graph; returns its results."""
@@ -156,14 +156,14 @@ class _Traced:
 
 
 class _ScanStep:
-    """Lowers the step of one scan. given: the values of the captured node's arguments."""
+    """Lowers the step of one scan. operands: the values of the captured node's arguments."""
 
-    def __init__(self, target: CapturedScan, given: Sequence[Any], request: Request) -> None:
-        self.target, self.given = target, given
+    def __init__(self, target: CapturedScan, operands: Sequence[Any], request: Request) -> None:
+        self.target, self.operands = target, operands
         self.request = replace(request, phase=Phase.JOINT, name=f"{request.name}_step")
-        places = range(len(given))
-        self.numbers = [k for k in places if not isinstance(given[k], torch.Tensor)]
-        if not all(isinstance(given[k], (int, torch.SymInt)) for k in self.numbers):
+        places = range(len(operands))
+        self.numbers = [k for k in places if not isinstance(operands[k], torch.Tensor)]
+        if not all(isinstance(operands[k], (int, torch.SymInt)) for k in self.numbers):
             raise LoweringUnsupported("a scan reads a number that is no whole one")
         self.tensors = [k for k in places if k not in self.numbers]
         self.first_row = target.n_outer + target.n_live
@@ -183,7 +183,7 @@ class _ScanStep:
         forward, graph = self._forward(simple, [])
         pointwise = not self.n_outer and not self.numbers and _is_pointwise(graph)
         result = Scan(self.order, *counts, forward, settings(), pointwise=pointwise)
-        wanted = [self.given[k].requires_grad for k in self.tensors]
+        wanted = [self.operands[k].requires_grad for k in self.tensors]
         if not differentiate or not any(wanted):
             return result
         traced = self._with_gradients(wanted)
@@ -191,15 +191,15 @@ class _ScanStep:
         fixed = tuple(k for k, result in enumerate(results) if not result.requires_grad)
         if len(fixed) == len(results):
             return result
-        carried = range(self.n_outer, self.n_outer + n_live)
-        saving, _ = self._forward(simple, [self.order.index(self.tensors[k]) for k in carried])
+        carries = range(self.n_outer, self.n_outer + n_live)
+        saving, _ = self._forward(simple, [self.order.index(self.tensors[k]) for k in carries])
         with lowered_control_flow(traced.gm, traced.inputs, self.request, differentiate=True):
             lowering = JointLowering(traced.gm, traced.values, self.request, traced.inputs)
             joint = lowering.joint(default_specs(traced.gm, traced.inputs))
         if joint.mutations or len(joint.inputs) != len(traced.inputs):
             raise LoweringUnsupported("a scan whose step writes to tensors or holds some")
         gradients = dict(zip(joint.differentiable, joint.gradients, strict=True))
-        if any(wanted[k] and k - self.n_outer in fixed for k in carried):
+        if any(wanted[k] and k - self.n_outer in fixed for k in carries):
             raise LoweringUnsupported("a scan that carries on without the gradient it began with")
         outer = tuple(
             k for k in range(self.n_outer) if (gradients.get(k) is not None if read else wanted[k])
@@ -244,12 +244,12 @@ class _ScanStep:
         graph.output(tuple(results))
         gm = torch.fx.GraphModule(torch.nn.Module(), graph)
         inputs = [self._input(k, grad) for k, grad in zip(self.tensors, wanted, strict=True)]
-        inputs += [self.given[k] for k in self.numbers]
+        inputs += [self.operands[k] for k in self.numbers]
         return _Traced(gm, inputs, captured_values(gm, inputs, grad=any(wanted)))
 
     def _input(self, place: int, grad: bool) -> torch.Tensor:
         """Returns a contiguous fake of an input of the step."""
-        full = self.given[place]
+        full = self.operands[place]
         sizes = full.shape if place < self.first_row else full.shape[1:]
         with torch_private.fake_mode_of(full), torch.no_grad():
             result = torch.empty(sizes, dtype=full.dtype, device=full.device)

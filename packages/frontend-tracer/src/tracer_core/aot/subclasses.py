@@ -155,9 +155,9 @@ class _Join(torch.autograd.Function):
     """Inside the graph: makes a leaf of its parts, and takes its gradient apart."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: Leaf, carried: int, *parts: torch.Tensor) -> Any:
-        ctx.leaf, ctx.others = leaf, len(parts) - carried
-        simple = parts if leaf.like is None else parts[carried:]
+    def forward(ctx: Any, leaf: Leaf, n_carriers: int, *parts: torch.Tensor) -> Any:
+        ctx.leaf, ctx.others = leaf, len(parts) - n_carriers
+        simple = parts if leaf.like is None else parts[n_carriers:]
         return leaf.recipe.together(iter([item.detach() for item in simple]))
 
     @staticmethod
@@ -232,13 +232,13 @@ class JoinCall:
 
     recipe: Recipe
     leaf: Leaf | None = None
-    carried: int = 0
+    n_carriers: int = 0
     __name__ = "join"
 
     def __call__(self, *parts: torch.Tensor) -> Any:
         if self.leaf is not None:
             join: Any = _Join
-            return join.apply(self.leaf, self.carried, *parts)
+            return join.apply(self.leaf, self.n_carriers, *parts)
         return torch_private.leaf(self.recipe.together(iter(parts)), False)
 
 
@@ -258,12 +258,12 @@ class SplitCall:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What stands between a graph of wrappers and its graph of plain tensors. kept: indices of the
+    """What stands between a graph of wrappers and its graph of plain tensors. positions: of the
     inputs that are plain. leaves, at: the wrappers that require grad, and their indices. outputs:
     for each output its recipe, whether it carries gradients, and how many plain ones it is.
     wrapped: indices of all wrappers where the graph carries gradients."""
 
-    kept: tuple[int, ...]
+    positions: tuple[int, ...]
     leaves: tuple[Leaf, ...]
     at: tuple[int, ...]
     outputs: tuple[tuple[Recipe | None, bool, int], ...]
@@ -273,17 +273,17 @@ class Boundary:
         """Returns which inputs of the graph of wrappers these of the plain one are."""
         if numbers is None:
             return None
-        return frozenset(self.kept[index] for index in numbers if index < len(self.kept))
+        return frozenset(self.positions[index] for index in numbers if index < len(self.positions))
 
     def around(self, run: RunFunction) -> RunFunction:
         """Returns what runs the graph of wrappers, given what runs the plain one."""
-        kept, leaves, at, outputs = self.kept, self.leaves, self.at, self.outputs
+        positions, leaves, at, outputs = self.positions, self.leaves, self.at, self.outputs
         wrapped = self.wrapped
         apart, together = map(torch_private.direct_apply, (_Apart, _Together))
         rebuilds = any(recipe is not None for recipe, _, _ in outputs)
 
         def call(inputs: list[Any]) -> Sequence[Any]:
-            arguments = [inputs[index] for index in kept]
+            arguments = [inputs[index] for index in positions]
             watched = [inputs[index] for index in wrapped]
             if leaves:
                 arguments += apart(leaves, *[inputs[index] for index in at])
@@ -349,7 +349,7 @@ class _Desugaring:
         self.copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self.inputs: list[InputSpec] = []
         self.real: list[Any] = []
-        self.kept: list[int] = []
+        self.positions: list[int] = []
         self.wrapped: list[tuple[torch.fx.Node, int]] = []
 
     def result(self) -> tuple[CapturedGraph, Boundary]:
@@ -376,10 +376,10 @@ class _Desugaring:
             simple = [
                 self.copies[self._placeholder(item)] for item in recipe.apart(node.meta["val"])
             ]
-            carried = len(carriers)
+            n_carriers = len(carriers)
             if leaf is not None and leaf.like is None:
                 simple = []
-            target = JoinCall(recipe, leaf, carried)
+            target = JoinCall(recipe, leaf, n_carriers)
             copy = self.graph.call_function(target, (*carriers, *simple))
             copy.meta = dict(node.meta)
             self.copies[node] = copy
@@ -393,7 +393,7 @@ class _Desugaring:
         )
         wrapped = tuple(index for _, index in self.wrapped) if captured.needs_grad else ()
         return plain_graph, Boundary(
-            tuple(self.kept), tuple(leaves), tuple(at), tuple(outputs), wrapped
+            tuple(self.positions), tuple(leaves), tuple(at), tuple(outputs), wrapped
         )
 
     def _keep_non_tensor_inputs(self) -> None:
@@ -408,7 +408,7 @@ class _Desugaring:
             self.copies[node] = self.graph.node_copy(node)
             self.inputs.append(captured.inputs[index])
             self.real.append(captured.real_inputs[index])
-            self.kept.append(index)
+            self.positions.append(index)
 
     def _placeholder(self, fake: Any) -> torch.fx.Node:
         result = self._by_fake.get(id(fake))

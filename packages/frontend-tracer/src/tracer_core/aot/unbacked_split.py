@@ -103,7 +103,7 @@ class UnbackedSplit:
         self.captured, self.build = captured, build
         self.graph = captured.gm.graph
         self.outer = torch.fx.Graph()
-        self.made: dict[torch.fx.Node, Any] = {}
+        self.copies: dict[torch.fx.Node, Any] = {}
         self.part: list[torch.fx.Node] = []
         #: Results taken from an operator that has several, in the operator's own subgraph.
         self.early: set[torch.fx.Node] = set()
@@ -114,7 +114,7 @@ class UnbackedSplit:
         self.described: dict[torch.fx.Node, InputSpec] = {}
         #: A view that counts from the beginning of a storage is another place of an input in the next
         #: call: no subgraph may return it.
-        self.placed = {
+        self.offset_views = {
             node for node, _, offset in absolute_offsets(self.graph) if offset is not None
         }
 
@@ -123,7 +123,7 @@ class UnbackedSplit:
         placeholders = self.graph.find_nodes(op="placeholder")
         self.described = dict(zip(placeholders, self.captured.inputs, strict=True))
         for node in placeholders:
-            self.made[node] = self.outer.placeholder(node.name)
+            self.copies[node] = self.outer.placeholder(node.name)
         tracked = any(map(_requires_grad, self.graph.nodes))
         for node in self.graph.nodes:
             if node.target is set_grad_mode:
@@ -137,7 +137,7 @@ class UnbackedSplit:
                 self._place(node)
         (output,) = self.graph.find_nodes(op="output")
         self._flush()
-        self.outer.node_copy(output, self.made.__getitem__)
+        self.outer.node_copy(output, self.copies.__getitem__)
         gm = torch.fx.GraphModule(torch.nn.Module(), self.outer, class_name="AtDataSizes")
         return graph_function(gm)
 
@@ -146,13 +146,13 @@ class UnbackedSplit:
         source = node.args[0] if node.target is operator.getitem else None
         several = isinstance(value, (tuple, list))
         items = [user for user in node.users if several and user.target is operator.getitem]
-        placed = node in self.placed
+        is_offset_view = node in self.offset_views
         of_data = (
-            placed
+            is_offset_view
             or any(MARK in item.meta for item in (node, *items))
             or (
                 isinstance(source, torch.fx.Node)
-                and source in self.made
+                and source in self.copies
                 and not isinstance(source.meta.get("val"), torch.Tensor)
             )
         )
@@ -166,12 +166,12 @@ class UnbackedSplit:
             self.early.update(taken)
             return
         tensors = of_data and value is not None and not is_number
-        ordered = placed or node.meta.get(MARK) in (ORDERED, APART)
-        if tensors or ordered or any(source not in self.made for source in node.all_input_nodes):
+        ordered = is_offset_view or node.meta.get(MARK) in (ORDERED, APART)
+        if tensors or ordered or any(source not in self.copies for source in node.all_input_nodes):
             self._flush()
         if node.meta.get(MARK) == APART:
             self._require_no_history_written(node)
-        self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
+        self.copies[node] = self.outer.node_copy(node, self.copies.__getitem__)
         self.done.add(node)
 
     def _handed_on(
@@ -206,7 +206,7 @@ class UnbackedSplit:
         self._require_own_writes(nodes, [node for node in sources if node not in handed_on])
         results += handed_on
         inputs = [
-            (node.name, before(node) if node in handed_on else node.meta, self.made[node],
+            (node.name, before(node) if node in handed_on else node.meta, self.copies[node],
              self.described.get(node))
             for node in sources
         ]  # fmt: skip
@@ -228,10 +228,10 @@ class UnbackedSplit:
         compiled = self._compiled(graph, nodes, inputs, results, apart)
         call = self.outer.call_function(compiled, tuple(item[2] for item in inputs))
         for index, node in enumerate(results):
-            self.made[node] = self.outer.call_function(operator.getitem, (call, index))
+            self.copies[node] = self.outer.call_function(operator.getitem, (call, index))
         for node in handed_on:
-            same = (item for item in self.made if item.meta.get("val") is node.meta["val"])
-            self.made.update(dict.fromkeys(same, self.made[node]))
+            same = (item for item in self.copies if item.meta.get("val") is node.meta["val"])
+            self.copies.update(dict.fromkeys(same, self.copies[node]))
         self.done.update(nodes)
 
     def _compiled(
@@ -270,7 +270,7 @@ class UnbackedSplit:
 
     def _written_later(self, nodes: Sequence[torch.fx.Node]) -> set[int | None]:
         """Returns the memory that is written to after a subgraph of these nodes."""
-        done = {*self.made, *nodes}
+        done = {*self.copies, *nodes}
         later = (node for node in self.graph.nodes if node not in done)
         numbers: set[int | None] = {item for node in later for item in node.meta.get("writes", ())}
         inputs = [node.meta.get("val") for node in self.described]
@@ -289,10 +289,10 @@ class UnbackedSplit:
 
     def _reader(self, symbol: Any) -> tuple[torch.fx.Node, Any]:
         """Returns a node of the outer graph that gives a symbol, and its value."""
-        for node, result in self.made.items():
+        for node, result in self.copies.items():
             if torch_private.raw_symbol(node.meta.get("val")) == symbol:
                 return result, node.meta["val"]
-        for node, created in self.made.items():
+        for node, created in self.copies.items():
             for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
                 if torch_private.raw_symbol(size) == symbol:
                     return self.outer.call_method("size", (created, dim)), size
@@ -304,9 +304,9 @@ class UnbackedSplit:
         and of what other operators return eagerly are made again outside of the function.
         """
         written = set(node.meta.get("writes", ()))
-        eager = (item for item in self.made if item.op == "placeholder" or _is_apart(item))
+        eager = (item for item in self.copies if item.op == "placeholder" or _is_apart(item))
         written -= {memory_of(item.meta.get("val")) for item in eager}
-        for result in self.made if written else ():  # the first one has made the memory
+        for result in self.copies if written else ():  # the first one has made the memory
             value = result.meta.get("val")
             if memory_of(value) in written and _requires_grad(result):
                 reason = "an operator that runs eagerly writes to what is computed"

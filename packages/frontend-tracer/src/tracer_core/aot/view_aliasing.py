@@ -63,8 +63,8 @@ def views(
 
 
 def _lies_in(value: Any, storage: int) -> bool:
-    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return is_plain and torch_private.storage_id(value) == storage
+    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_strided and torch_private.storage_id(value) == storage
 
 
 def _kind(value: torch.Tensor) -> tuple[torch.dtype, bool, bool]:

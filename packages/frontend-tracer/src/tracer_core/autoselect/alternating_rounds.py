@@ -23,7 +23,7 @@ class AlternatingRounds:
         self._timing = False
 
     @contextlib.contextmanager
-    def served(self) -> Iterator[None]:
+    def in_foreground(self) -> Iterator[None]:
         """Wraps a call of the program."""
         with self._changed:
             self._waiting += 1

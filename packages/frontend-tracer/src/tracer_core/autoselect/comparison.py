@@ -38,9 +38,9 @@ class Comparison:
             except Wrong:
                 pass
         for _ in range(MAX_COMPARISONS):
-            before = self._sample.run(self._eager).kept()
-            result = self._sample.run(runner).kept()
-            self._expected = self._sample.run(self._eager).kept()
+            before = self._sample.run(self._eager).detached_copy()
+            result = self._sample.run(runner).detached_copy()
+            self._expected = self._sample.run(self._eager).detached_copy()
             try:
                 self._error(before, self._expected)
             except Wrong:
@@ -55,7 +55,9 @@ class Comparison:
         try:
             return self._error(expected, outcome)
         except Wrong:
-            nudged = [self._sample.nudged(self._eager, seed).kept() for seed in range(NUDGES)]
+            nudged = [
+                self._sample.nudged(self._eager, seed).detached_copy() for seed in range(NUDGES)
+            ]
             return self._error(expected, outcome, nudged)
 
     def _error(self, expected: Outcome, outcome: Outcome, nudged: Sequence[Outcome] = ()) -> float:

@@ -56,11 +56,11 @@ def _names(graph: torch.fx.Graph, differentiates: bool) -> Iterator[str]:
             if isinstance(part, torch.fx.GraphModule):
                 yield from _names(part.graph, differentiates)
             elif isinstance(part, type) and issubclass(part, torch.autograd.Function):
-                if differentiates and not _is_plain(part.__module__):
+                if differentiates and not _is_torch(part.__module__):
                     yield f"{part.__module__}.{part.__qualname__}"
 
 
-def _is_plain(module: str) -> bool:
+def _is_torch(module: str) -> bool:
     return module.partition(".")[0] in _OURS
 
 
@@ -71,5 +71,5 @@ def _name(target: Any) -> str | None:
         return None if namespace in PLAIN else f"{namespace}::{name}"
     if isinstance(target, (types.FunctionType, types.MethodType, torch.library.CustomOpDef)):
         module = getattr(target, "__module__", None) or ""
-        return None if _is_plain(module) else f"{module}.{getattr(target, '__qualname__', target)}"
+        return None if _is_torch(module) else f"{module}.{getattr(target, '__qualname__', target)}"
     return None

@@ -6,7 +6,7 @@ Made from a captured graph and the inputs of its first call, before it ran. `run
 The program's own tensors are never written to: what the graph mutates, every user input and, when
 training, every parameter and buffer is a copy, and copies alias as the originals do. Hooks are not
 called, gradients not touched. Each run starts from the same values, and the rng states are
-preserved where `draws` is set.
+preserved where `uses_rng` is set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Outcome:
     requires_grad: tuple[bool, ...]
     shared: tuple[int | None, ...]
 
-    def kept(self) -> Outcome:
+    def detached_copy(self) -> Outcome:
         """Returns a copy that later runs do not change."""
 
         def copies(values: Iterable[Any]) -> tuple[Any, ...]:
@@ -72,7 +72,7 @@ class Outcome:
 class Sample:
     """The copied inputs. Mutable: runs write to the copies.
 
-    Make it before the first call and call `settle` after it. Both raise NoSample.
+    Make it before the first call and call `warm_up` after it. Both raise NoSample.
     """
 
     def __init__(self, captured: CapturedGraph, inputs: Sequence[Any]) -> None:
@@ -101,10 +101,10 @@ class Sample:
         self._before: tuple[torch.Tensor, ...] = ()
         #: Whether gradients are computed inside the graph, as in whole training steps.
         self.has_gradients = calls_autograd(captured.gm)
-        self.draws = False
+        self.uses_rng = False
         self.rng: list[torch.Tensor] = []
 
-    def settle(self) -> None:
+    def warm_up(self) -> None:
         """Completes the copies after the first call, which shows by autograd's versions what it
         wrote to.
         """
@@ -175,13 +175,13 @@ class Sample:
     def _fresh(self) -> Iterator[list[Any]]:
         for storage, original in self._restored:
             storage.copy_(original)
-        now = rng_states() if self.draws else []
-        if self.draws:
+        now = rng_states() if self.uses_rng else []
+        if self.uses_rng:
             set_rng_states(self.rng)
         try:
             yield [self._leaf(value) for value in self._values]
         finally:
-            if self.draws:
+            if self.uses_rng:
                 set_rng_states(now)
 
     def _leaf(self, value: Any) -> Any:

@@ -147,11 +147,11 @@ class Selection:
             raise
         after = rng_states()
         try:
-            sample.settle()
+            sample.warm_up()
         except NoSample as error:
             self._keep_eager(error)
             return outputs
-        sample.draws = any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))
+        sample.uses_rng = any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))
         sample.rng = before
         self._sample, self._target = sample, self._served
         self._comparison = Comparison(sample, self._eager, self.plan.options.tolerance)
@@ -176,7 +176,7 @@ class Selection:
     def _served(self, inputs: list[Any]) -> Sequence[Any]:
         if self._here:
             self._run_here()
-        with self._turns.served():
+        with self._turns.in_foreground():
             return self._best(inputs)
 
     # Background work
@@ -202,9 +202,9 @@ class Selection:
             if self._is_over(run):
                 continue
             self._compile_one(run)
-            if run.run is not None and not self._sample.draws:
+            if run.run is not None and not self._sample.uses_rng:
                 self._verify_candidate(run)
-        if self._sample.draws and any(run.run is not None for run in self._candidate_runs):
+        if self._sample.uses_rng and any(run.run is not None for run in self._candidate_runs):
             self._here = True
         else:
             self._run_off()
@@ -220,7 +220,7 @@ class Selection:
             return False
         if chosen is not None:
             self._compile_one(chosen)
-            if chosen.run is None or (not self._sample.draws and not self._is_right(chosen)):
+            if chosen.run is None or (not self._sample.uses_rng and not self._is_right(chosen)):
                 return False
             seconds, error = chosen.row.compile_seconds, chosen.row.error
             known[remembered.chosen] = dataclasses.replace(
@@ -230,7 +230,7 @@ class Selection:
         for run in (*self._candidate_runs, self._eager_run):
             run.row = known.get(run.row.name, run.row)
         self._best_name = remembered.chosen
-        if self._sample.draws and chosen is not None:
+        if self._sample.uses_rng and chosen is not None:
             self._best, self._here = self._eager, True  # verified by the next call
         else:
             self._decide()

@@ -14,7 +14,7 @@ from typing import Any
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.provenance import kept_when_dead
+from tracer_core.fx_capture.provenance import must_outlive_variable
 
 use_own_builtins(globals())
 
@@ -48,7 +48,7 @@ class FrameLayout:
 
 
 def layout_of(
-    frame: Frame, keeps: Callable[[Any], bool] = kept_when_dead
+    frame: Frame, keeps: Callable[[Any], bool] = must_outlive_variable
 ) -> tuple[FrameLayout, list[Any]]:
     """Returns the layout of a frame and its values in state order. keeps(value): whether a dead
     variable still holds its object until it is set, deleted or out of scope."""
@@ -74,7 +74,7 @@ def layout_of(
 
 
 def flatten(
-    frames: list[Frame], keeps: Callable[[Any], bool] = kept_when_dead
+    frames: list[Frame], keeps: Callable[[Any], bool] = must_outlive_variable
 ) -> tuple[tuple[FrameLayout, ...], list[Any]]:
     """Returns the key and the state of an activation. keeps: see `layout_of`."""
     layouts, state = [], []

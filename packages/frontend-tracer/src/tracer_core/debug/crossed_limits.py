@@ -1,6 +1,6 @@
 """Limits that compiled functions reached, for `explain` and `last_compile`.
 
-In: `crossed("MAX_ITEMS_AHEAD", found=65)` where code compares a limit of a package's ``limits.py``. Out:
+In: `crossed("MAX_ITEMS_AHEAD", reached=65)` where code compares a limit of a package's ``limits.py``. Out:
 one line for each limit and place of a compiled function, with the row's numbers and what happens
 beyond. The compiled function is the one whose capture runs (`stages.recording`), or `owner`; without
 one nothing is noted. Nothing here runs on a call of a cache entry.
@@ -25,15 +25,15 @@ _SHOWN = 8
 @dataclass(frozen=True, slots=True)
 class Crossing:
     """A limit that a compiled function reached. name: of the limit. where: the user's line, or what
-    reached it; "" if unknown. found: how many there were; None if nobody counted."""
+    reached it; "" if unknown. reached: how many there were; None if nobody counted."""
 
     name: str
     where: str = ""
-    found: float | None = None
+    reached: float | None = None
 
     def __str__(self) -> str:
         row = limit_table.row(self.name)
-        count = "" if self.found is None else f"{limit_table.shown(self.found)} of "
+        count = "" if self.reached is None else f"{limit_table.shown(self.reached)} of "
         bound = "at least" if self.name.startswith("MIN_") else "at most"
         limit = f"{count}{bound} {limit_table.shown(row.value)} {row.unit}"
         return f"{self.name}{f' at {self.where}' if self.where else ''}: {limit}: {row.beyond}"
@@ -46,7 +46,7 @@ _found: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], Crossing]] = (
 _here: ContextVar[Callable[[], str] | None] = ContextVar("tracer_place_of_a_limit", default=None)
 
 
-def crossed(name: str, *, found: float | None = None, where: str = "", owner: Any = None) -> None:
+def crossed(name: str, *, reached: float | None = None, where: str = "", owner: Any = None) -> None:
     """Notes that a limit was reached. where: the user's line in a trace if left out. owner: the
     compiled function; that which is being captured if left out."""
     owner = stages.current_owner() if owner is None else owner
@@ -56,7 +56,7 @@ def crossed(name: str, *, found: float | None = None, where: str = "", owner: An
     where = where or ("" if here is None else here().lstrip("?"))
     known = _found.setdefault(owner, {})
     if (name, where) not in known and sum(item.name == name for item in known.values()) < _SHOWN:
-        known[name, where] = Crossing(name, where, found)
+        known[name, where] = Crossing(name, where, reached)
 
 
 def reporter() -> Callable[[str], None]:

@@ -30,13 +30,13 @@ from tracer_core.aot.first_call import can_be_undone, uses_rng
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower_for
-from tracer_core.aot.mutation_tracking import reshapes_counted, versions_counted
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import UnbackedSplit, has_marks
+from tracer_core.aot.version_counting import reshapes_counted, versions_counted
 from tracer_core.autoselect.candidates import CandidatePlan
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
@@ -113,10 +113,10 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
 
 
 def _compiled(
-    captured: CapturedGraph, config: CompileConfig, cuts: int = limits.MAX_CUTS
+    captured: CapturedGraph, config: CompileConfig, max_outlined: int = limits.MAX_CUTS
 ) -> CompiledGraph:
-    """Compiles a captured graph for a `Backend`. cuts: around how many operators without a functional
-    form it may be cut."""
+    """Compiles a captured graph for a `Backend`. max_outlined: how many operators without
+    a functional form may be outlined."""
     backend = config.backend
     if backend.ir != "torch" and holds_wrappers(captured.gm):
         return _of_wrappers(captured, config)
@@ -140,23 +140,23 @@ def _compiled(
                 reason = "a tensor gets other sizes in place beside sizes that depend on data"
                 raise LoweringUnsupported(reason)
             return CompiledGraph(
-                UnbackedSplit(captured, lambda part: _part(part, config, cuts).run).runner()
+                UnbackedSplit(captured, lambda part: _part(part, config, max_outlined).run).runner()
             )
         with _control_flow(captured, config, differentiate=is_step or captured.needs_grad):
             compiled = build(captured, config)
         run = reshapes_counted(compiled.run, captured.gm.graph)
         return compiled if run is compiled.run else compiled.with_run(run, artifacts=None)
     except LoweringUnsupported as error:
-        cut = _split_around(captured, config, error, cuts) if cuts else None
+        outlined = _split_around(captured, config, error, max_outlined) if max_outlined else None
         reason = f"the captured graph runs eagerly: {error}"
-        return cut or _fall_back(captured, config, "lowering", reason)
+        return outlined or _fall_back(captured, config, "lowering", reason)
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
 
 
 def _split_around(
-    captured: CapturedGraph, config: CompileConfig, error: LoweringUnsupported, cuts: int
+    captured: CapturedGraph, config: CompileConfig, error: LoweringUnsupported, max_outlined: int
 ) -> CompiledGraph | None:
     """The graph where a few operators have no functional form: they run eagerly, what stands before
     and after them is compiled. None where it cannot be cut, or nothing else would be compiled.
@@ -166,14 +166,14 @@ def _split_around(
     parts: list[CompiledGraph] = []
 
     def build(part: CapturedGraph) -> RunFunction:
-        parts.append(_part(part, config, cuts - sum(map(_counts, apart))))
+        parts.append(_part(part, config, max_outlined - sum(map(_counts, apart))))
         return parts[-1].run
 
     reason: LoweringUnsupported | None = error
     try:
         while reason is not None:
             # Behind the last of them that may be set apart, the graph runs eagerly.
-            more = _to_set_apart(graph, reason.nodes[: cuts - sum(map(_counts, apart))])
+            more = _to_set_apart(graph, reason.nodes[: max_outlined - sum(map(_counts, apart))])
             apart += more
             if not more:
                 return None
@@ -232,10 +232,10 @@ def _may_reshape(node: torch.fx.Node) -> bool:
     return node.kwargs.get("out") is not None or name_of(node.target) in RESHAPE_IN_PLACE
 
 
-def _part(captured: CapturedGraph, config: CompileConfig, cuts: int) -> CompiledGraph:
+def _part(captured: CapturedGraph, config: CompileConfig, max_outlined: int) -> CompiledGraph:
     """One part of a graph that is cut; in eager mode where the backend fails on it."""
     try:
-        return _compiled(captured, config, cuts)
+        return _compiled(captured, config, max_outlined)
     except BackendError as error:
         if not falls_back(config.backend):
             raise
@@ -248,7 +248,7 @@ def _of_wrappers(captured: CapturedGraph, config: CompileConfig) -> CompiledGrap
         simple, boundary = desugared(captured)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
-    compiled = _compiled(simple, config, cuts=0)
+    compiled = _compiled(simple, config, max_outlined=0)
     if compiled.fallback is not None and compiled.fallback.kind == "lowering":
         return CompiledGraph(graph_function(captured.gm), fallback=compiled.fallback)
     return CompiledGraph(
@@ -606,7 +606,7 @@ def _eagerly(captured: CapturedGraph, config: CompileConfig) -> Substitute:
         with in_record():
             return _failed(captured, config, error).run
 
-    return Substitute(make, draws=True)
+    return Substitute(make, uses_rng=True)
 
 
 def _fall_back(

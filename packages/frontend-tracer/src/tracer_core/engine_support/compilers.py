@@ -31,16 +31,16 @@ class Command:
     """A compiler."""
 
     #: Its path and first arguments.
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     #: The command that links, where it is another one.
     linker: tuple[str, ...]
     #: Environment variables that it needs.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Whether there is such a program.
-    found: bool = True
+    exists: bool = True
 
     def run(
-        self, words: Sequence[str], *, timeout: float, **environment: str
+        self, argv: Sequence[str], *, timeout: float, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Runs a program of the compiler, whatever bytes it prints.
 
@@ -48,7 +48,7 @@ class Command:
         ends.
 
         Args:
-            words: The command's arguments.
+            argv: The command's arguments.
             timeout: Seconds.
             **environment: Environment variables.
 
@@ -61,18 +61,18 @@ class Command:
         """
         settings = {**os.environ, **self.environment, **environment}
         if is_background():
-            return _run_behind(words, settings, timeout)
+            return _run_behind(argv, settings, timeout)
         return subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+            argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
             errors="replace", timeout=timeout, check=False, env=settings,
         )  # fmt: skip
 
     def version(self) -> str | None:
         """Returns the first line of ``--version``, or None if the program is no working compiler."""
-        if not self.found:
+        if not self.exists:
             return None
         try:
-            done = self.run([*self.words, "--version"], timeout=30)
+            done = self.run([*self.argv, "--version"], timeout=30)
         except (OSError, subprocess.TimeoutExpired):
             return None
         lines = done.stdout.splitlines()
@@ -86,7 +86,7 @@ _LOOK = 0.2
 
 
 def _run_behind(
-    words: Sequence[str], environment: Mapping[str, str], timeout: float
+    argv: Sequence[str], environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Does `Command.run`, at a low priority unless a call waits for it.
 
@@ -94,7 +94,7 @@ def _run_behind(
         OSError: The program ends meanwhile.
     """
     may_wait = not is_awaited() and shutil.which(_BEHIND[0]) is not None
-    program = (*_BEHIND, *words) if may_wait else (*words,)
+    program = (*_BEHIND, *argv) if may_wait else (*argv,)
     end = time.monotonic() + timeout
     with subprocess.Popen(
         program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -122,11 +122,11 @@ def compilers(named: str, candidates: Sequence[str], language: str) -> Iterator[
         candidates: Names that are looked up in PATH.
         language: ``"cc"`` or ``"c++"``, for ziglang.
     """
-    for words in (shlex.split(named),) if named.strip() else ((name,) for name in candidates):
+    for argv in (shlex.split(named),) if named.strip() else ((name,) for name in candidates):
         # not its real path: what ccache does depends on the name it was called by
-        path = shutil.which(words[0])
-        program = (words[0] if path is None else os.path.abspath(path), *words[1:])
-        yield Command(program, program, found=path is not None)
+        path = shutil.which(argv[0])
+        program = (argv[0] if path is None else os.path.abspath(path), *argv[1:])
+        yield Command(program, program, exists=path is not None)
     if not named.strip():
         yield from _zig(language)
 
@@ -137,5 +137,5 @@ def _zig(language: str) -> Iterator[Command]:
         return
     program = str(Path(spec.origin).with_name("zig"))
     # "c++" would link its own C++ library, which it builds first
-    kept = {"ZIG_GLOBAL_CACHE_DIR": str(private_folder(_ZIG_CACHE)[0])}
-    yield Command((program, language), (program, "cc"), kept, os.access(program, os.X_OK))
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(private_folder(_ZIG_CACHE)[0])}
+    yield Command((program, language), (program, "cc"), environment, os.access(program, os.X_OK))

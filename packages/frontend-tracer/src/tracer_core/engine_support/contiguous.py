@@ -40,7 +40,7 @@ class Result:
     #: Its dtype.
     dtype: torch.dtype
     #: The shape in which the engine computes it, where that is not that of `shape`; otherwise None.
-    made: tuple[Any, ...] | None
+    new_shape: tuple[Any, ...] | None
     #: The permutation applied to it, or None.
     order: tuple[int, ...] | None
     #: The dimensions that were cut to size 1.
@@ -236,26 +236,30 @@ class ResultForm:
         # constant sizes are computed once
         static = all(isinstance(size, int) for size in result.shape)
         self._known = tuple(size(()) for size in self._dims) if static else None
-        self._made = None if result.made is None else [_size(size, reads) for size in result.made]
+        self._new_shape = (
+            None if result.new_shape is None else [_size(size, reads) for size in result.new_shape]
+        )
         self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
         #: The sizes of a buffer that is itself the result, where they are constant; else None.
-        self.plain = self._known if self._is_plain(result) else None
+        self.known_sizes = self._known if self._is_contiguous(result) else None
 
-    def _is_plain(self, result: Result) -> bool:
-        shaped = result.made is not None or result.order is not None or result.stride is not None
+    def _is_contiguous(self, result: Result) -> bool:
+        shaped = (
+            result.new_shape is not None or result.order is not None or result.stride is not None
+        )
         return not shaped and not result.zero_strides and result.target is None
 
     def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
         """Allocates a contiguous tensor of the shape that the engine writes."""
-        sizes = self._known if self._made is None else None
+        sizes = self._known if self._new_shape is None else None
         if sizes is None:
-            wanted = self._dims if self._made is None else self._made
+            wanted = self._dims if self._new_shape is None else self._new_shape
             sizes = tuple([size(inputs) for size in wanted])
         return torch.empty(sizes, dtype=self.dtype, device=device)
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
         """Returns the result: a view of its buffer where possible."""
-        if self._made is not None:
+        if self._new_shape is not None:
             buffer = buffer.reshape(self._known or [size(inputs) for size in self._dims])
         if self._inverse is not None:
             buffer = buffer.permute(self._inverse)

@@ -269,8 +269,8 @@ class _Marks:
         last: Any = end - 1 if isinstance(end, int) else self._call(operator.sub, end, 1)
         if counts_back:
             negative = self._call(aten.lt.Scalar, index, 0)
-            turned = self._call(aten.add.Tensor, index, end)
-            index = self._call(aten.where.self, negative, turned, index)
+            from_end = self._call(aten.add.Tensor, index, end)
+            index = self._call(aten.where.self, negative, from_end, index)
         inside = self._call(aten.clamp.default, index, 0, last)
         if ignored is not None:
             is_ignored = self._call(aten.eq.Scalar, index, ignored)

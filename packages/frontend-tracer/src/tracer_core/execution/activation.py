@@ -135,15 +135,15 @@ class Activation:
         #: How many regions in a row ran no graph; the fewest frames at the later ones.
         n_direct, fewest = 0, sys.maxsize
         while True:
-            if continuation.transition is GRAPH_RAISED:
+            if continuation.resume_function is GRAPH_RAISED:
                 return self._after_failure(continuation.taken(), exit, state)
-            if continuation.transition is HOOK_RAISED:
+            if continuation.resume_function is HOOK_RAISED:
                 return _raise_in(exit, state, continuation.taken())
-            n_direct = 0 if continuation.transition.follows_graph else n_direct + 1
+            n_direct = 0 if continuation.resume_function.follows_graph else n_direct + 1
             asked = watch is not None and watch.ask(continuation)
             state = ()  # what the program has dropped must be able to die in the next instruction
             try:
-                exit, state = continuation.transition.run(continuation)
+                exit, state = continuation.resume_function.run(continuation)
             except NotRaised as error:
                 return self._not_raised(error)
             except BaseException as error:
@@ -253,7 +253,7 @@ class Activation:
                 code = layouts[-1].code
                 runtime.eager_codes = {**runtime.eager_codes, code: "recompile_limit"}
                 others = {
-                    entry.attempt
+                    entry.entry_function
                     for entry in runtime.entries.captured
                     if not entry.breaks_inside(code)
                 }
@@ -282,7 +282,9 @@ class Activation:
         crossed("MAX_REGIONS_WITHOUT_GRAPH", where=where, owner=runtime.owner())
         if cache is not None:
             with_graph = (
-                entry.attempt for entry in runtime.entries.captured if entry.graph is not None
+                entry.entry_function
+                for entry in runtime.entries.captured
+                if entry.graph is not None
             )
             with STATE.lock:
                 if set(cache.entries).isdisjoint(with_graph):
@@ -401,7 +403,7 @@ class Activation:
         runtime = self._runtime
         for cache, answers in watch.answers():
             if len(answers) > MAX_PROFILED_OUTCOMES:
-                crossed("MAX_PROFILED_OUTCOMES", found=len(answers), owner=runtime.owner())
+                crossed("MAX_PROFILED_OUTCOMES", reached=len(answers), owner=runtime.owner())
             assumed = cache.profile.note(answers)
             if cache.profile.is_over and answers and not assumed:
                 crossed("MAX_PROFILED_CALLS", owner=runtime.owner())

@@ -195,14 +195,14 @@ class CompiledFunction:
         with STATE.lock:  # not while a trace has changed objects
             for key, cache in self.runtime.regions.items():
                 for record in list(self.records):
-                    if record.attempt in cache.entries:
+                    if record.entry_function in cache.entries:
                         yield key, record
 
     def insert(self, entry: LoadedEntry) -> None:
         """Adds an entry that another process captured."""
         runtime = self.runtime
         cache = runtime.regions.loaded(entry.key, entry.start)
-        cache.add_loaded(entry.attempt)
+        cache.add_loaded(entry.entry_function)
         cache.specializations.add(entry.shapes, entry.numbers)
         runtime.entries.loaded.append(entry)
         if entry.backwards is None:
@@ -212,7 +212,7 @@ class CompiledFunction:
         def capture_again() -> None:
             runtime, cache = runtime_reference(), cache_reference()
             if runtime is not None and cache is not None:
-                cache.remove(entry.attempt)
+                cache.remove(entry.entry_function)
                 loaded = runtime.entries.loaded
                 loaded[:] = [other for other in loaded if other is not entry]
 

@@ -25,7 +25,7 @@ class ShapePolicy:
     entries.
     allowed: the backend supports symbols. takes_numbers, takes_data_sizes: the backend supports
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
-    SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
+    SymInts. uses_rng: it has random numbers of Python. takes_data_floats: floats that
     depend on data may be symbols. takes_assertions: the graph may check what the program asserts of
     a tensor's values. speculation: of branches on tensors. copies_elements: see `element_reads`."""
 
@@ -37,7 +37,7 @@ class ShapePolicy:
         takes_numbers: bool = False,
         takes_data_sizes: bool = False,
         follows_data: bool = False,
-        draws: bool = False,
+        uses_rng: bool = False,
         takes_data_floats: bool = False,
         takes_assertions: bool = False,
         speculation: Speculation | None = None,
@@ -49,7 +49,10 @@ class ShapePolicy:
         self.takes_numbers = takes_numbers
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
-        self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
+        self.uses_rng, self.takes_data_floats = (
+            uses_rng,
+            takes_data_floats and self.takes_data_sizes,
+        )
         self.takes_assertions = takes_assertions
         self.speculation = Speculation() if speculation is None else speculation
         self.copies_elements = copies_elements
@@ -67,7 +70,7 @@ class ShapePolicy:
             or bool(self.specializations)
             or self.marked
             or self.follows_data
-            or self.draws
+            or self.uses_rng
         )
 
     @property

@@ -28,7 +28,7 @@ def eager_error(func: Callable[..., Any], args: Any, kwargs: Any) -> Exception |
     leaves = pytree.arg_tree_leaves(*args, **kwargs)
     if torch_private.transforms_active() or dispatch_modes() or torch_private.has_symbols(leaves):
         return None
-    if not all(map(_is_plain, leaves)):
+    if not all(map(_is_dense, leaves)):
         return None
     result = [_raised(func, args, kwargs, value) for value in (0, 1)]
     if None in result or type(result[0]) not in _ERRORS:
@@ -37,7 +37,7 @@ def eager_error(func: Callable[..., Any], args: Any, kwargs: Any) -> Exception |
     return result[1] if alike else None
 
 
-def _is_plain(value: Any) -> bool:
+def _is_dense(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device)
     if (
@@ -49,7 +49,7 @@ def _is_plain(value: Any) -> bool:
         return False
     size = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
     if size >= MAX_EAGER_ERROR_ELEMENTS:
-        crossed("MAX_EAGER_ERROR_ELEMENTS", found=size)
+        crossed("MAX_EAGER_ERROR_ELEMENTS", reached=size)
     return size < MAX_EAGER_ERROR_ELEMENTS
 
 

@@ -34,8 +34,8 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.in_place_results import misfit
 from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
-from tracer_core.fx_capture.mutations import CallWrites
 from tracer_core.fx_capture.packed_sequences import PackedSequences
+from tracer_core.fx_capture.tensor_mutations import CallWrites
 from tracer_core.fx_capture.unbacked import (
     READS_A_FLOAT,
     READS_A_NUMBER,
@@ -44,7 +44,7 @@ from tracer_core.fx_capture.unbacked import (
     is_float,
     is_integer,
 )
-from tracer_core.fx_capture.unsupported import refusal
+from tracer_core.fx_capture.unsupported import unsupported
 from tracer_core.fx_capture.value_ranges import Ranges
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
@@ -166,7 +166,11 @@ class Recorder(WrittenGraph):
         )
         self.sizes.read_by = self.data.read_by
         env = self.fakes.shape_env
-        env.refused, env.undecided, env.told = self._note_refused, self._undecided, self.data.check
+        env.refused, env.undecided, env.on_query = (
+            self._note_refused,
+            self._undecided,
+            self.data.check,
+        )
         env.speculated = speculated
 
     def follows_data(self) -> bool:
@@ -194,8 +198,8 @@ class Recorder(WrittenGraph):
                 raise Break("torch_mode", f"{name_of(func)} inside a mode of the program")
             with self.mode:  # torch says which function the mode or the class sees
                 return func(*args, **kwargs)
-        placed = not self.devices or kwargs.get("device") is not None
-        if not placed and func in torch_private.device_constructors():
+        has_device = not self.devices or kwargs.get("device") is not None
+        if not has_device and func in torch_private.device_constructors():
             kwargs = {**kwargs, "device": self.devices[-1]}
         if isinstance(func, OpOverloadPacket):
             func = torch_private.overload_of(func, args, kwargs)
@@ -208,7 +212,7 @@ class Recorder(WrittenGraph):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str, str] | None:
         """Returns (kind, reason) if this call must break the graph, else None."""
-        result = refusal(func, args, kwargs)
+        result = unsupported(func, args, kwargs)
         if result is None or not gives_data_size(func, result[0], args, self.floats):
             return result
         self._ask_for_data_sizes(*result)
@@ -358,7 +362,7 @@ class Recorder(WrittenGraph):
             kernels, ones = self._kernels(func, value, args, kwargs), self.fakes.sizes_of_one(value)
             one_thread = torch_private.backward_on_this_thread()
             with self.fakes.mode, kernels, one_thread, self._data_sizes(), ones as results:
-                run = func if run_kwargs else self.packed.stand_in(func, run_args) or func
+                run = func if run_kwargs else self.packed.replacement(func, run_args) or func
                 result = out_variants.given_back(run(*run_args, **run_kwargs), memory)
                 results += pytree.tree_leaves(result)
             return result

@@ -146,14 +146,14 @@ class TransformCall(Target):
     result: Any
     constants: dict[int, Any]
     arguments: Any
-    given: list[Any]
+    leaves_with_marks: list[Any]
 
     def __post_init__(self) -> None:
         self.title = self.transform
 
     def __call__(self, *inputs: Any) -> Any:
         outer, tensors = inputs[: self.n_outer], iter(inputs[self.n_outer :])
-        leaves = [next(tensors) if leaf is TENSOR else leaf for leaf in self.given]
+        leaves = [next(tensors) if leaf is TENSOR else leaf for leaf in self.leaves_with_marks]
         args, kwargs = pytree.tree_unflatten(leaves, self.arguments)
 
         def run(*parts: Any, **named: Any) -> Any:
@@ -223,22 +223,22 @@ class WhileCall(CapturedWhile, Target):
     def __call__(self, *inputs: Any) -> Any:
         outer_condition = inputs[: self.n_condition]
         outer_body = inputs[self.n_condition : self.n_condition + self.n_body]
-        carried = tuple(inputs[self.n_condition + self.n_body :])
-        if any(torch_private.is_fake(value) for value in carried):
-            self.condition(*outer_condition, *carried)
-            after = self.body(*outer_body, *carried)
-            _require_alike("torch.while_loop", carried, after)
+        carries = tuple(inputs[self.n_condition + self.n_body :])
+        if any(torch_private.is_fake(value) for value in carries):
+            self.condition(*outer_condition, *carries)
+            after = self.body(*outer_body, *carries)
+            _require_alike("torch.while_loop", carries, after)
             return tuple(value.clone() for value in after)
-        loop = SCANS.get().get(self) if any(map(is_lowered, carried)) else None
+        loop = SCANS.get().get(self) if any(map(is_lowered, carries)) else None
         if isinstance(loop, While):
-            return tuple(loop(self.condition(*outer_condition, *carried)[0], *inputs))
+            return tuple(loop(self.condition(*outer_condition, *carries)[0], *inputs))
         if loop is not None:
             raise RuntimeError(f"torch.while_loop: {loop}")
-        started = carried
+        started = carries
         condition, body = self.condition.forward, self.body.forward
-        while bool(condition(*outer_condition, *carried)[0]):
-            carried = tuple(body(*outer_body, *carried))
-        return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
+        while bool(condition(*outer_condition, *carries)[0]):
+            carries = tuple(body(*outer_body, *carries))
+        return tuple(v.clone() if any(v is s for s in started) else v for v in carries)
 
 
 @dataclass(eq=False)
@@ -250,10 +250,10 @@ class ScanCall(CapturedScan, Target):
 
     def __call__(self, *inputs: Any) -> Any:
         outer, arguments = inputs[: self.n_outer], inputs[self.n_outer :]
-        carried, tensors = arguments[: self.n_live], arguments[self.n_live :]
+        carries, tensors = arguments[: self.n_live], arguments[self.n_live :]
         length = tensors[0].shape[0]
         if any(torch_private.is_fake(value) for value in arguments):
-            return self._on_fakes(outer, carried, tensors, length)
+            return self._on_fakes(outer, carries, tensors, length)
         if any(map(is_lowered, arguments)):
             scan = SCANS.get().get(self)
             if isinstance(scan, Scan) and not _is_short(length, tensors[0].device):
@@ -265,16 +265,16 @@ class ScanCall(CapturedScan, Target):
         parts: list[Any] = []
         step = self.step.forward  # a module's call costs more than a step
         for row in zip(*[tensor.unbind(0) for tensor in tensors], strict=True):
-            results = step(*outer, *carried, *row)
-            carried = results[: self.n_live]
+            results = step(*outer, *carries, *row)
+            carries = results[: self.n_live]
             parts.append(results[self.n_live :])
         stacked = [torch.stack(rows) for rows in zip(*parts, strict=True)]
         started = arguments[: self.n_live]
-        return [*_without_aliases(carried, started), *stacked]
+        return [*_without_aliases(carries, started), *stacked]
 
-    def _on_fakes(self, outer: Any, carried: Any, tensors: Any, length: Any) -> Any:
+    def _on_fakes(self, outer: Any, carries: Any, tensors: Any, length: Any) -> Any:
         row = [tensor.select(0, 0) for tensor in tensors]
-        results = self.step(*outer, *carried, *row)
+        results = self.step(*outer, *carries, *row)
         if not isinstance(length, int) or length > 1:  # the first step may need no gradients
             results = self.step(*outer, *results[: self.n_live], *row)
         parts = [
@@ -282,7 +282,7 @@ class ScanCall(CapturedScan, Target):
                 memory_format=torch.contiguous_format)
             for part in results[self.n_live :]
         ]  # fmt: skip
-        after = _without_aliases(results[: self.n_live], carried)
+        after = _without_aliases(results[: self.n_live], carries)
         return [*after, *parts]
 
 
@@ -431,10 +431,10 @@ TENSOR = Tensor()
 
 
 def _require_alike(what: str, left: Any, right: Any) -> None:
-    def told(values: Any) -> list[Any]:
+    def facts(values: Any) -> list[Any]:
         return [(tuple(v.shape), v.dtype, v.device, v.requires_grad) for v in values]
 
-    if told(left) != told(right):
+    if facts(left) != facts(right):
         raise RuntimeError(
-            f"{what}: results differ in shape, dtype or requires_grad: {told(left)}, {told(right)}"
+            f"{what}: results differ in shape, dtype or requires_grad: {facts(left)}, {facts(right)}"
         )

@@ -26,7 +26,7 @@ _CONVERT = frozenset(
     {"copy_", "fill_", "masked_fill_", "index_fill_", "scatter_", "put_", "index_put_"}
 )
 #: In-place methods that are not checked.
-_KEPT = _CONVERT | RESHAPE_IN_PLACE
+_NOT_IN_PLACE = _CONVERT | RESHAPE_IN_PLACE
 
 
 def misfit(
@@ -73,7 +73,7 @@ def _may_broadcast(value: torch.Tensor, args: tuple[Any, ...]) -> bool:
 
 def _method(name: str) -> Callable[..., Any] | None:
     """Returns the out-of-place form of an in-place method."""
-    if not name.endswith("_") or name.startswith("_") or name in _KEPT:
+    if not name.endswith("_") or name.startswith("_") or name in _NOT_IN_PLACE:
         return None
     function: Callable[..., Any] | None = getattr(torch.Tensor, name[:-1], None)
     return function if callable(function) else None

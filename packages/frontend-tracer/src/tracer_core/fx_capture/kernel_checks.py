@@ -267,7 +267,7 @@ def _written_as(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "kernels write numbers of the same dtype"
 
 
-def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) -> str | None:
+def _assigned(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) -> str | None:
     """The values of ``x[indices] = values`` must broadcast to ``x[indices]``. strips: they may have
     more dimensions, of one element each, in front."""
     named = {**dict(zip(("self", "indices", "values"), args, strict=False)), **kwargs}
@@ -293,7 +293,7 @@ def _placed(args: tuple[Any, ...], kwargs: dict[str, Any], strips: bool = True) 
 
 
 def _put(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    return _written_as(args, kwargs) or _placed(args, kwargs, strips=False)
+    return _written_as(args, kwargs) or _assigned(args, kwargs, strips=False)
 
 
 def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -458,7 +458,7 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_", "put", "put_",
         "_unsafe_masked_index_put_accumulate"), _written_as),
     **dict.fromkeys(("index_put", "index_put_"), _put),
-    **dict.fromkeys(("setitem", "__setitem__"), _placed),
+    **dict.fromkeys(("setitem", "__setitem__"), _assigned),
     **dict.fromkeys(("gcd", "gcd_", "lcm", "lcm_"), _whole),
     "soft_margin_loss": _soft_margin,
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),

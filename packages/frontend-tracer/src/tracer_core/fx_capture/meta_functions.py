@@ -264,10 +264,10 @@ def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
     gone = {dim % rank for dim in dims}
     if len(gone) != len(dims):
         return None  # FakeTensorMode raises what it raises
-    kept = [
+    sizes = [
         1 if k in gone else size for k, size in enumerate(value.shape) if keepdim or k not in gone
     ]
-    return torch.Tensor, (_contiguous(kept, value),)
+    return torch.Tensor, (_contiguous(sizes, value),)
 
 
 def rectified_in_place(value: Any) -> Any:

@@ -42,7 +42,7 @@ class PackedSequences:
         known = self._firsts.get(id(fake))
         return None if known is None else known[1]
 
-    def stand_in(self, func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    def replacement(self, func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         """Returns what runs in an operator's place on fakes; None for operators on anything else."""
         name = operator_name(func)
         if name in _LAYERS and len(args) == 9 and isinstance(args[1], torch.Tensor):

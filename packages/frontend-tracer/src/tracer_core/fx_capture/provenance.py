@@ -27,7 +27,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
+from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind
 from tracer_core.guards.numpy_types import ARRAY, CYTHON, SCALARS
 from tracer_core.guards.object_layout import (
     HEAP_TYPE,
@@ -39,6 +39,7 @@ from tracer_core.guards.object_layout import (
 )
 from tracer_core.guards.own_reference import is_watched, outlives_entries
 from tracer_core.guards.source import Source, SourceKind, Sources
+from tracer_core.guards.tensor_guard import tensor_facts
 from tracer_core.limits import MAX_HELD_ITEMS, MAX_TUPLE_PARTS
 from tracer_core.torch_private.names import classes
 
@@ -154,7 +155,7 @@ def can_be_watched(value: Any) -> bool:
     return bool(weak_reference_offset(type(value))) and not issubclass(type(value), _LONG_LIVED)
 
 
-def kept_when_dead(value: Any) -> bool:
+def must_outlive_variable(value: Any) -> bool:
     """Returns whether a dead variable must go on holding this object, as in eager, because the
     program has or may later make a weak reference to it, because it is one, whose callback is
     called only while it lives, or because its death does something (it closes a file)."""
@@ -162,7 +163,7 @@ def kept_when_dead(value: Any) -> bool:
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
     if kind in _HOLDERS:
-        if _holds(value, lambda held, left: _is_kept_within(held) or end_is_seen(held, left)):
+        if _holds(value, lambda held, left: _outlives_within(held) or end_is_seen(held, left)):
             return True
     elif leads_to_foreign(value):
         return True
@@ -177,10 +178,10 @@ def leads_to_foreign(value: Any) -> bool:
     kind = type(value)
     if kind in _BOUND_TYPES:
         return _is_bound(value.__self__) and _is_foreign(value.__self__)
-    return kind in _HOLDERS and _holds(value, lambda held, left: _is_kept_within(held))
+    return kind in _HOLDERS and _holds(value, lambda held, left: _outlives_within(held))
 
 
-def _is_kept_within(held: Any) -> bool:
+def _outlives_within(held: Any) -> bool:
     """Returns whether a container is kept for what it holds here."""
     return leads_to_foreign(held) or _is_foreign(held)
 
@@ -545,7 +546,7 @@ class Provenance:
         """Returns whether a number in a tuple of constants varies."""
         result = False
         if len(value) > MAX_TUPLE_PARTS:
-            crossed("MAX_TUPLE_PARTS", found=len(value))
+            crossed("MAX_TUPLE_PARTS", reached=len(value))
         for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
             if type(part) in (int, float, tuple):
                 inside = self.sources.make(source, SourceKind.ITEM, i)
@@ -624,17 +625,3 @@ _BUILTIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 def _base(cls: type) -> str:
     """Returns the name of the built-in sequence that a class derives from."""
     return "list" if issubclass(cls, list) else "tuple"
-
-
-def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:
-    """Returns what a guard checks of a tensor. dims: sizes, None where any size is accepted."""
-    symbolic = dims is not None and None in dims
-    return TensorFacts(
-        type=type(value),
-        dtype=value.dtype,
-        device=value.device,
-        keys=torch_private.dispatch_keys(value),
-        requires_grad=value.requires_grad,
-        shape=tuple(value.shape) if dims is None else dims,
-        stride=None if symbolic else value.stride(),
-    )

@@ -200,7 +200,7 @@ def _likelihood(args: tuple[Any, ...]) -> torch.Tensor | None:
     return _as_first(args) if args[3:4] == (0,) else None
 
 
-def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
+def _normal(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for any layout of the mean and the standard deviation."""
     shapes = [arg.shape for arg in args[:2] if isinstance(arg, torch.Tensor)]
     return torch.empty(torch.broadcast_shapes(*shapes), device="meta")
@@ -381,7 +381,7 @@ LAYOUTS: dict[Any, _Layout] = {
             aten.reflection_pad2d.default, aten.reflection_pad3d.default,
             aten.replication_pad2d.default, aten.replication_pad3d.default,
         ),
-        _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
+        _normal: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _as_first: (
             aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
             aten.uniform.default, aten.exponential.default, aten.geometric.default,
@@ -412,7 +412,7 @@ _OF_ALL_DEVICES = frozenset(
     if rule
     in (
         _as_first,
-        _drawn,
+        _normal,
         _scattered,
         _contiguous,
         _elementwise,

@@ -109,7 +109,7 @@ class SpeculatedValues:
             self._values[node] = result
             self._bytes += self._new_bytes(result)
             if self._bytes > MAX_SPECULATION_BYTES:
-                crossed("MAX_SPECULATION_BYTES", found=self._bytes)
+                crossed("MAX_SPECULATION_BYTES", reached=self._bytes)
                 raise _Unknown
 
     def _new_bytes(self, value: Any) -> int:

@@ -181,7 +181,7 @@ def _checked(real: Any, source: Source | None) -> Source:
     ):
         raise _Unknown()
     if real.numel() > MAX_STATE_ELEMENTS:
-        crossed("MAX_STATE_ELEMENTS", found=real.numel())
+        crossed("MAX_STATE_ELEMENTS", reached=real.numel())
         raise _Unknown()
     return source
 

@@ -113,7 +113,7 @@ class DataSizes:
             reason = "a question about a size that depends on data comes up while it is lowered"
             raise LoweringUnsupported(reason)
 
-        self._env.told, self._env.closed = refuse, True
+        self._env.on_query, self._env.closed = refuse, True
         for node in self.nodes:
             node.meta[MARK] = True
 

@@ -63,7 +63,7 @@ _QUANTIZING = ("quantize_per_", "_make_per_")
 _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
-def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
+def unsupported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
     """Returns (kind, reason) if this call must break the graph, else None."""
     name = operator_name(func)
     kind = _BY_NAME.get(name)

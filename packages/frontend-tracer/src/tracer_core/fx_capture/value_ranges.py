@@ -32,7 +32,7 @@ class Ranges:
     """Value ranges known in one trace. Mutable."""
 
     def __init__(self) -> None:
-        #: id -> (tensor, its version, truth); truth None: its elements are in [0, 1).
+        #: id -> (tensor, its version, its bool); None: its elements are in [0, 1).
         self._known: dict[int, tuple[Any, int, bool | None]] = {}
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -48,20 +48,20 @@ class Ranges:
         number: Any = args[1] if len(args) == 2 and not kwargs else None
         if name is None or type(number) not in (int, float) or math.isnan(number):
             return
-        truth = _DECIDED[name](number) if self._range_of(args[0]) else None
-        if truth is not None:
-            self._add(result, truth)
+        as_bool = _DECIDED[name](number) if self._range_of(args[0]) else None
+        if as_bool is not None:
+            self._add(result, as_bool)
 
-    def truth(self, tensor: Any) -> bool | None:
+    def as_bool(self, tensor: Any) -> bool | None:
         """Returns the bool of a one-element tensor, or None if it is unknown."""
         result = self._known.get(id(tensor))
         if result is None or tensor.numel() != 1 or tensor._version != result[1]:
             return None
         return result[2]
 
-    def _add(self, tensor: Any, truth: bool | None) -> None:
+    def _add(self, tensor: Any, as_bool: bool | None) -> None:
         if not tensor.is_inference():
-            self._known[id(tensor)] = (tensor, tensor._version, truth)
+            self._known[id(tensor)] = (tensor, tensor._version, as_bool)
 
     def _range_of(self, tensor: Any) -> bool:
         result = self._known.get(id(tensor))

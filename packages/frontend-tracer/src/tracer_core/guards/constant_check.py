@@ -61,13 +61,13 @@ def watch_constants(
     addresses = [address for depth in depths for address in depth]
     n, count = len(tensors), max(1, len(addresses))
     at, ids = (ctypes.c_int64 * n)(*places), (ctypes.c_uint64 * n)(*map(id, tensors))
-    words = (ctypes.c_uint64 * count)(*addresses)
+    pointers = (ctypes.c_uint64 * count)(*addresses)
     values = (ctypes.c_uint64 * count)(*map(word, addresses))
     facts = _Constants(
         n, size, id(list), ctypes.addressof(at), ctypes.addressof(ids),
-        (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(words),
+        (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(pointers),
         ctypes.addressof(values),
     )  # fmt: skip
     hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(facts)))
-    hold.arrays = facts, at, ids, words, values  # kept alive while the helper reads them
+    hold.arrays = facts, at, ids, pointers, values  # kept alive while the helper reads them
     return hold  # type: ignore[no-any-return]

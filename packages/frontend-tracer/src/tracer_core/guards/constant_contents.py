@@ -21,17 +21,17 @@ from tracer_core.limits import MAX_COMPARED_BYTES
 SAMPLES = 8
 
 
-def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
-    """Returns the spans of one constant. whole: compare a small one as a whole."""
+def spans_of(tensor: torch.Tensor, every_byte: bool) -> list[tuple[int, int]]:
+    """Returns the spans of one constant. every_byte: of a small one."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return []
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     reach = sum((size - 1) * stride for size, stride in steps) + 1
     start, length = tensor.data_ptr(), reach * tensor.element_size()
-    if length <= (MAX_COMPARED_BYTES if whole else 8 * SAMPLES):
+    if length <= (MAX_COMPARED_BYTES if every_byte else 8 * SAMPLES):
         return [(start, length)]
-    if whole:
-        crossed("MAX_COMPARED_BYTES", found=length)
+    if every_byte:
+        crossed("MAX_COMPARED_BYTES", reached=length)
     return [(start + (length - 8) * k // (SAMPLES - 1) // 8 * 8, 8) for k in range(SAMPLES)]
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_checks
+from tracer_core.guards.guard import Guard, GuardKind, Relation, show
 from tracer_core.guards.own_reference import object_of
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
+from tracer_core.guards.tensor_guard import tensor_checks
 
 #: What differs between processes in the text of a guard.
 _NUMBERED = re.compile(r" at 0x[0-9a-f]+|(?<=\bc)\d+\b")
@@ -142,9 +143,11 @@ class Failure:
         for text in self._settings:
             if not eval(text, scope):
                 return Failed(f"torch settings: {text}")
-        for one in (*self._guards, *self._others):
+        for guard in (*self._guards, *self._others):
             failed = (
-                self._failed(one, scope) if isinstance(one, Guard) else _failed_relation(one, scope)
+                self._failed(guard, scope)
+                if isinstance(guard, Guard)
+                else _failed_relation(guard, scope)
             )
             if failed is not None:
                 return failed

@@ -27,12 +27,12 @@ def _memory() -> torch.Tensor:
 class GatherCheck:
     """Compares memory fields with their recorded values, by torch's gather."""
 
-    def __init__(self, words: WatchedFields) -> None:
+    def __init__(self, watched: WatchedFields) -> None:
         memory = _memory()
-        self._references = words.references
+        self._references = watched.references
         self._depths: list[tuple[torch.Tensor, torch.Tensor]] = []
         with torch.inference_mode(False):
-            for addresses in words.depths:
+            for addresses in watched.depths:
                 if addresses:
                     assert not any(address % 8 for address in addresses)
                     index = torch.tensor([(address - _START) >> 3 for address in addresses])

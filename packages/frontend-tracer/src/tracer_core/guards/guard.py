@@ -18,14 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from tracer_core import torch_private
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.guards.own_reference import Mortal
 from tracer_core.guards.source import Source
-from tracer_core.storage.released import ReleasedParameter
-from tracer_core.torch_private.needed import key_set
+from tracer_core.guards.tensor_guard import tensor_text
 
 
 class GuardKind(enum.Enum):
@@ -56,23 +52,6 @@ class GuardKind(enum.Enum):
     DATA = "data"
     MRO = "mro"
     FUNCTION = "function"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorFacts:
-    """What a graph relies on in an input tensor.
-
-    shape: an int per dimension, None where it may change. stride: None when unchecked (symbolic) or
-    not strided. device: as text. keys: dispatch key set.
-    """
-
-    type: type
-    dtype: Any
-    device: Any
-    keys: int
-    requires_grad: bool
-    shape: tuple[int | None, ...]
-    stride: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,121 +206,6 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
 
 
-#: Device types with a single device, which the dispatch keys identify.
-_ONE_OF_A_KIND = frozenset({"cpu", "meta"})
-
-
-def tensor_checks(facts: TensorFacts, value: str, constant: Callable[[Any], str]) -> dict[str, str]:
-    """Property of a tensor -> the check of it, in the order in which they are made."""
-    checks = {
-        "type": _kind(value, facts.type, constant),
-        "dtype": f"{value}.dtype is {constant(facts.dtype)}",
-        "keys": f"keys({value}).raw_repr() == {facts.keys}",
-        "requires_grad": f"{value}.requires_grad is {facts.requires_grad}",
-    }
-    if facts.device.type not in _ONE_OF_A_KIND:
-        checks["device"] = f"{value}.device == {constant(facts.device)}"
-    if None in facts.shape:
-        checks["ndim"] = f"{value}.ndim == {len(facts.shape)}"
-        checks |= {
-            f"shape[{i}]": f"{value}.shape[{i}] == {n}"
-            for i, n in enumerate(facts.shape)
-            if n is not None
-        }
-    else:
-        checks["shape"] = f"{value}.shape == {tuple(facts.shape)!r}"
-    if facts.stride is not None:
-        checks["stride"] = f"{value}.stride() == {tuple(facts.stride)!r}"
-    return checks
-
-
-def _kind(value: str, kind: type, constant: Callable[[Any], str]) -> str:
-    """Returns the check of the exact type.
-
-    A parameter that was released since then passes as a parameter: a frozen graph does not read it.
-    """
-    if kind is torch.nn.Parameter:
-        return f"type({value}) in {constant(_PARAMETERS)}"
-    return f"type({value}) is {constant(kind)}"
-
-
-_PARAMETERS = (torch.nn.Parameter, ReleasedParameter)
-
-
-def tensor_is(
-    value: Any,
-    kind: Any,
-    dtype: Any,
-    keys: int,
-    grad: bool,
-    shape: Any,
-    stride: Any,
-    device: Any = None,
-) -> bool:
-    """Checks a TENSOR guard without symbolic sizes in one call: a large model has hundreds, and
-    compiling their text takes time.
-    """
-    return (
-        (type(value) is kind or (kind is torch.nn.Parameter and type(value) is ReleasedParameter))
-        and value.dtype is dtype
-        and key_set(value).raw_repr() == keys
-        and value.requires_grad is grad
-        and value.shape == shape
-        and (stride is None or value.stride() == stride)
-        and (device is None or value.device == device)
-    )
-
-
-def subclass_is(
-    value: Any,
-    kind: Any,
-    dtype: Any,
-    keys: int,
-    grad: bool,
-    shape: Any,
-    stride: Any,
-    device: Any,
-) -> bool:
-    """Checks a TENSOR guard of a tensor subclass, without a call of its hooks. shape: None for
-    sizes that may change."""
-    if type(value) is not kind:
-        return False
-    with torch_private.functions_off():
-        return (
-            value.dtype is dtype
-            and key_set(value).raw_repr() == keys
-            and value.requires_grad is grad
-            and value.ndim == len(shape)
-            and all(n is None or n == size for n, size in zip(shape, value.shape, strict=True))
-            and (stride is None or value.stride() == stride)
-            and value.device == device
-        )
-
-
-def _tensor_text(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
-    """Returns the text of a TENSOR guard."""
-    facts: TensorFacts = guard.expected
-    if facts.type in torch_private.BASE_TENSOR_TYPES:
-        return " and ".join(tensor_checks(facts, value, constant).values())
-    stride = None if facts.stride is None else tuple(facts.stride)
-    arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]
-    arguments += [str(facts.requires_grad), repr(tuple(facts.shape)), repr(stride)]
-    return f"subclass_is({', '.join([*arguments, constant(facts.device)])})"
-
-
-def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
-    """Returns the text of a `tensor_is` call for a TENSOR guard, or "" where a size is symbolic."""
-    facts: TensorFacts = guard.expected
-    if None in facts.shape or facts.type not in torch_private.BASE_TENSOR_TYPES:
-        return ""
-    stride = None if facts.stride is None else tuple(facts.stride)
-    arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]
-    arguments += [str(facts.requires_grad), repr(tuple(facts.shape)), repr(stride)]
-    if facts.device.type not in _ONE_OF_A_KIND:
-        arguments.append(constant(facts.device))
-    return f"tensor_is({', '.join(arguments)})"
-
-
 def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """Whether two sequences hold the same objects; calls no ``__eq__``."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
@@ -378,7 +242,7 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.KEYS: lambda g, v, c, f: _keys(g, v, c),
     GuardKind.HAS_NOT: lambda g, v, c, f: f"{g.expected!r} not in {v}",
     GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
-    GuardKind.TENSOR: lambda g, v, c, f: _tensor_text(g, v, c),
+    GuardKind.TENSOR: lambda g, v, c, f: tensor_text(g.expected, v, c),
     GuardKind.UNBOUND: lambda g, v, c, f: f"is_unbound({v})",
     GuardKind.HAS: lambda g, v, c, f: f"{g.expected!r} in {v}",
     GuardKind.UNSET: lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})",

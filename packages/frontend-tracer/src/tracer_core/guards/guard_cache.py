@@ -46,7 +46,7 @@ class SharedFields:
 
     def __init__(
         self,
-        found: ObjectLayout,
+        layout: ObjectLayout,
         checked: Checked,
         known: dict[str, list[Any]],
         alike: dict[str, list[bool]],
@@ -54,13 +54,13 @@ class SharedFields:
     ) -> None:
         self._ended = False
         chosen = selected(checked, alike)
-        self.words = words = WatchedFields(found, chosen, (), volatile, self._end, weakly=True)
-        self.check = native_check(words) or GatherCheck(words)
+        self.fields = fields = WatchedFields(layout, chosen, (), volatile, self._end, weakly=True)
+        self.check = native_check(fields) or GatherCheck(fields)
         self.holds: Callable[[], Any] = self.check.holds
         if self._ended:
             self.holds = _never
         self._known = known
-        taken = {name: iter(flags) for name, flags in words.taken.items()}
+        taken = {name: iter(flags) for name, flags in fields.taken.items()}
         #: Field of `Checked` -> for each of its items whether it is not among these words.
         self.others = {
             name: [not (flag and next(taken[name])) for flag in flags]
@@ -90,12 +90,12 @@ class FastPathGuard:
     """
 
     __slots__ = (
-        "fetched", "unchanged", "rest", "references", "_parts", "_words", "_check", "_shared",
+        "fetched", "unchanged", "rest", "references", "_parts", "_fields", "_check", "_shared",
     )  # fmt: skip
 
     def __init__(
         self,
-        found: ObjectLayout,
+        layout: ObjectLayout,
         checked: Checked,
         roots: list[Any],
         volatile: frozenset[int],
@@ -107,20 +107,22 @@ class FastPathGuard:
         mortals = [root for root in roots if refers_weakly(root)]
         self._shared = shared
         if shared is None:
-            words = WatchedFields(found, checked, mortals, volatile, died)
+            fields = WatchedFields(layout, checked, mortals, volatile, died)
         else:
             rest = selected(checked, shared.others)
-            words = WatchedFields(found, rest, mortals, volatile, died, shared=shared.words)
-        self._words = words
+            fields = WatchedFields(layout, rest, mortals, volatile, died, shared=shared.fields)
+        self._fields = fields
         self._parts = [
-            words.own_dicts.get(id(item)) or _weakly(item, died) for item in checked.fetched
+            fields.own_dicts.get(id(item)) or _weakly(item, died) for item in checked.fetched
         ]
         mortal = any(type(part) in _LEADING for part in self._parts)
         self.fetched = None if mortal else checked.fetched
-        self._check = native_check(words) or GatherCheck(words)
+        self._check = native_check(fields) or GatherCheck(fields)
         own: Callable[[], Any] = self._check.holds
         self.unchanged = own if shared is None else lambda: shared.holds() and own()
-        self.rest: Callable[[], bool] | None = words.holds_in_python if words.needs_python else None
+        self.rest: Callable[[], bool] | None = (
+            fields.holds_in_python if fields.needs_python else None
+        )
 
     def values(self) -> tuple[Any, ...]:
         """Returns the values of the full check."""
@@ -132,10 +134,10 @@ class FastPathGuard:
 
     def changed_dicts(self) -> list[int]:
         """Returns the ids of the watched dictionaries whose version changed."""
-        before, dicts = self._check.before(), self._words.dicts
+        before, dicts = self._check.before(), self._fields.dicts
         if self._shared is not None:
             before |= self._shared.check.before()
-            dicts = [*dicts, *self._shared.words.dicts]
+            dicts = [*dicts, *self._shared.fields.dicts]
         return [
             item
             for (*leading, version), item in dicts

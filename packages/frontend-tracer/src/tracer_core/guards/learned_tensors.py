@@ -56,13 +56,13 @@ def watch_tensors(positions: Sequence[int]) -> tuple[Callable[[Any], int], Calla
 class _Watched:
     """The tensors learned last. Mutable. facts: the array that the C helper reads."""
 
-    def __init__(self, found: ObjectLayout, positions: Sequence[int]) -> None:
-        self._found, self._positions, self._learnt = found, positions, 0
+    def __init__(self, layout: ObjectLayout, positions: Sequence[int]) -> None:
+        self._layout, self._positions, self._learnt = layout, positions, 0
         self._at = (ctypes.c_int64 * len(positions))(*positions)
         self._known = (ctypes.c_uint64 * (_KNOWN * len(positions)))()
         kind, keys = KIND_FIELDS
-        self.facts = _Tensors(0, 0, id(tuple), TUPLE_ITEMS, found.impl, found.sizes, found.autograd,
-                              kind, keys, found.kind_bits,
+        self.facts = _Tensors(0, 0, id(tuple), TUPLE_ITEMS, layout.impl, layout.sizes, layout.autograd,
+                              kind, keys, layout.kind_bits,
                               ctypes.addressof(self._at),
                               ctypes.addressof(self._known))  # fmt: skip
 
@@ -73,15 +73,15 @@ class _Watched:
         self._learnt += 1
         self.facts.n = 0
         for i, position in enumerate(self._positions):
-            words = self._words(state[position])
-            if words is None:
+            fields = self._fields_of(state[position])
+            if fields is None:
                 return
-            for j, item in enumerate(words):
+            for j, item in enumerate(fields):
                 self._known[i * _KNOWN + j] = item
         self.facts.n, self.facts.size = len(self._positions), len(state)
 
-    def _words(self, tensor: Any) -> list[int] | None:
-        result = self._found
+    def _fields_of(self, tensor: Any) -> list[int] | None:
+        result = self._layout
         impl = word(id(tensor) + result.impl)
         if tensor.dim() > INLINE_DIMS or word(impl + result.autograd) != 0:
             return None

@@ -20,27 +20,29 @@ class _GuardFields(ctypes.Structure):
 class NativeCheck:
     """Compares memory fields with their recorded values, in C."""
 
-    def __init__(self, holds: Any, take: Any, words: WatchedFields) -> None:
-        addresses = [address for depth in words.depths for address in depth]
-        self._words = (ctypes.c_uint64 * max(1, len(addresses)))(*addresses)
+    def __init__(self, holds: Any, take: Any, watched: WatchedFields) -> None:
+        addresses = [address for depth in watched.depths for address in depth]
+        self._addresses = (ctypes.c_uint64 * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
-        counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
+        counts = (ctypes.c_int64 * 3)(*map(len, watched.depths))
         self._facts = _GuardFields(
-            counts, ctypes.addressof(self._words), ctypes.addressof(self._values)
+            counts, ctypes.addressof(self._addresses), ctypes.addressof(self._values)
         )
         self.holds = functools.partial(holds, ctypes.addressof(self._facts))
         take(ctypes.addressof(self._facts), 0, len(addresses))
 
     def before(self) -> dict[int, int]:
         """Returns the recorded values of the words, by address."""
-        return dict(zip(self._words[:], self._values[:], strict=True))  # slices: lists, made in C
+        return dict(
+            zip(self._addresses[:], self._values[:], strict=True)
+        )  # slices: lists, made in C
 
 
-def native_check(words: WatchedFields) -> NativeCheck | None:
+def native_check(watched: WatchedFields) -> NativeCheck | None:
     """Returns a check in C, or None if the helper is missing or disabled
     (TRACER_PYTHON_GUARDS=1).
     """
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     holds = helper("guard_cache_check", "guard_cache_holds", [pointer])
     take = helper("guard_cache_check", "guard_cache_take", [pointer, size, size])
-    return None if holds is None else NativeCheck(holds, take, words)
+    return None if holds is None else NativeCheck(holds, take, watched)

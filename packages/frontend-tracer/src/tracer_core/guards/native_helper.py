@@ -46,7 +46,7 @@ def library(name: str) -> Any:
     """Returns the loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
     result = compilers(os.environ.get("CC", ""), ("cc", "gcc", "clang"), "cc")
-    compiler = next((command for command in result if command.found), None)
+    compiler = next((command for command in result if command.exists), None)
     key = hashlib.sha256(f"{_STORE.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
     try:
         return _STORE.inside(lambda folder: _loaded(folder, f"{name}_{key}.so", source, compiler))
@@ -73,11 +73,11 @@ def _load(path: Path) -> ctypes.PyDLL:
 def _built(compiler: Command, source: Path, folder: Folder) -> bytes:
     with folder.scratch() as scratch:
         result = scratch / "out.so"
-        command = [*compiler.words, "-O2", "-shared", "-fPIC", "-o", str(result), str(source)]
+        command = [*compiler.argv, "-O2", "-shared", "-fPIC", "-o", str(result), str(source)]
         try:
             done = compiler.run(command, timeout=60, TMPDIR=str(scratch))
         except OSError as error:
-            raise subprocess.SubprocessError(f"{compiler.words[0]}: {error}") from error
+            raise subprocess.SubprocessError(f"{compiler.argv[0]}: {error}") from error
         if done.returncode:
             demand_room(folder.path)
             done.check_returncode()

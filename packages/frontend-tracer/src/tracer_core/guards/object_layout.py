@@ -102,7 +102,7 @@ def layout() -> ObjectLayout | None:
         return object_layout if _metadata_is_seen(object_layout) else None
 
 
-def _words(address: int, count: int) -> list[int]:
+def _read_memory(address: int, count: int) -> list[int]:
     return list((ctypes.c_uint64 * count).from_address(address))
 
 
@@ -139,7 +139,7 @@ def _dict_sizes() -> bool:
 def _tuples() -> bool:
     items = (object(), object(), object())
     return word(id(items) + TUPLE_SIZE) == 3 and (
-        _words(id(items) + TUPLE_ITEMS, 3) == list(map(id, items))
+        _read_memory(id(items) + TUPLE_ITEMS, 3) == list(map(id, items))
     )
 
 
@@ -148,7 +148,7 @@ def _lists_and_cells() -> bool:
     items, cell = [a, b], types.CellType(a)
     if word(id(items) + LIST_SIZE) != 2:
         return False
-    if _words(word(id(items) + LIST_ITEMS), 2) != [id(a), id(b)]:
+    if _read_memory(word(id(items) + LIST_ITEMS), 2) != [id(a), id(b)]:
         return False
     if word(id(cell) + CELL_CONTENTS) != id(a) or word(id(types.CellType()) + CELL_CONTENTS) != 0:
         return False
@@ -219,11 +219,11 @@ def _order_offset() -> int | None:
     """
     probe = collections.OrderedDict(a=1, b=2, c=3)
     size = collections.OrderedDict.__basicsize__ // 8
-    seen = [_words(id(probe), size)]
+    seen = [_read_memory(id(probe), size)]
     # Each one removes the key from the order and inserts it again: two changes.
     for key, last in (("a", True), ("a", False), ("c", False), ("c", True)):
         probe.move_to_end(key, last)
-        seen.append(_words(id(probe), size))
+        seen.append(_read_memory(id(probe), size))
     counting = [i for i in range(size) if [row[i] - seen[0][i] for row in seen] == [0, 2, 4, 6, 8]]
     return counting[0] * 8 if len(counting) == 1 else None
 
@@ -239,12 +239,12 @@ def _mro_offset() -> int | None:
         pass
 
     size = int(type.__dict__["__basicsize__"].__get__(type)) // 8
-    words = [i for i, value in enumerate(_words(id(C), size)) if value == id(C.__mro__)]
-    if len(words) != 1:
+    fields = [i for i, value in enumerate(_read_memory(id(C), size)) if value == id(C.__mro__)]
+    if len(fields) != 1:
         return None
     before = C.__mro__
     C.__bases__ = (B,)
-    return words[0] * 8 if word(id(C) + words[0] * 8) == id(C.__mro__) != id(before) else None
+    return fields[0] * 8 if word(id(C) + fields[0] * 8) == id(C.__mro__) != id(before) else None
 
 
 _FUNCTION_SLOTS = (
@@ -296,8 +296,8 @@ def _tensor_offsets() -> tuple[int, ...] | None:
     impl = next((at for at in (16, 24) if _looks_like_address(word(id(probe) + at))), None)
     if impl is None:
         return None
-    words = _words(word(id(probe) + impl), 24)
-    sizes = next((i - 1 for i in range(1, 16) if words[i - 1 : i + 2] == [2, 7, 1000003]), None)
+    fields = _read_memory(word(id(probe) + impl), 24)
+    sizes = next((i - 1 for i in range(1, 16) if fields[i - 1 : i + 2] == [2, 7, 1000003]), None)
     if sizes is None:
         return None
     autograd = _autograd_offsets(impl, sizes)
@@ -313,7 +313,7 @@ def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
     result = []
     for _ in range(2):
         own = torch_private.storage_id(item)
-        held = _words(word(id(item) + impl), sizes)
+        held = _read_memory(word(id(item) + impl), sizes)
         at = [i for i, value in enumerate(held) if value == own]
         inside = [i for i in range(8) if word(own + 8 * i) == item.untyped_storage().data_ptr()]
         if len(at) != 1 or not inside:
@@ -333,9 +333,9 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
     for shape in ((3,), (2, 2)):
         leaf = torch.zeros(shape)
         address = word(id(leaf) + impl)
-        before = _words(address, sizes)
+        before = _read_memory(address, sizes)
         leaf.requires_grad_(True)
-        after = _words(address, sizes)
+        after = _read_memory(address, sizes)
         moved = [i for i in range(sizes) if before[i] != after[i]]
         if len(moved) != 1 or before[moved[0]] != 0 or not _looks_like_address(after[moved[0]]):
             return None
@@ -351,10 +351,10 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
         leaf.requires_grad_(True)
         child = torch.zeros(shape)
         child.requires_grad_(False).add_(leaf)
-        pointers = _words(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
-        simple = _words(meta, flags[0] // 8)
+        pointers = _read_memory(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
+        simple = _read_memory(meta, flags[0] // 8)
         child.detach_()
-        detached = _words(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
+        detached = _read_memory(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
         numbers = [
             i for i in range(1, flags[0] // 8)
             if _looks_like_address(pointers[i]) and simple[i] == 0 and detached[i] == 0
@@ -444,12 +444,12 @@ def _metadata_is_seen(layout: ObjectLayout) -> bool:
     """Whether each in-place change of metadata changes a word."""
 
     def seen(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> bool:
-        words = list(tensor_fields(tensor, layout))
-        before = [word(address) for _, address in words]
-        if before != [word(address) for _, address in words]:
+        fields = list(tensor_fields(tensor, layout))
+        before = [word(address) for _, address in fields]
+        if before != [word(address) for _, address in fields]:
             return False
         change(tensor)
-        return any(word(address) != old for (_, address), old in zip(words, before, strict=True))
+        return any(word(address) != old for (_, address), old in zip(fields, before, strict=True))
 
     return all(seen(make(), change) for make, change in _CHANGES)
 

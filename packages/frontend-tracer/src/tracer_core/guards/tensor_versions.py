@@ -103,10 +103,10 @@ def _is_seen(
     tensor = torch.zeros(4, 6)
     addresses = [address for _, address in sorted(version_fields(tensor, object_layout, version))]
     before = list(map(word, addresses))
-    kept = work(tensor)  # alive while the words are read again
+    result = work(tensor)  # alive while the words are read again
     # In order of depth: behind a pointer that changed, the old memory may be gone.
     changed = any(word(address) != old for address, old in zip(addresses, before, strict=True))
-    del kept
+    del result
     return changed is changes
 
 

@@ -107,7 +107,7 @@ class WatchedFields:
 
     def __init__(
         self,
-        found: ObjectLayout,
+        layout: ObjectLayout,
         checked: Checked,
         roots: Sequence[Any],
         volatile: frozenset[int],
@@ -124,21 +124,21 @@ class WatchedFields:
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
         self.entries: list[tuple[Any, dict[Any, int], list[Any] | None]] = []
-        self._layout, self._died, self._weakly = found, died, weakly
+        self._layout, self._died, self._weakly = layout, died, weakly
         self._volatile = volatile.union(map(id, map(exact_dict, checked.moving)))
-        self._counts = found.dict_version is None and can_count()
+        self._counts = layout.dict_version is None and can_count()
         #: Dictionaries whose changes are counted, by id.
         self._counted: dict[int, dict[Any, Any]] = {}
-        self._kept = set(map(id, roots))
+        self._held = set(map(id, roots))
         #: id of an object's own dictionary -> what leads to it without keeping it alive.
         self.own_dicts: dict[int, OwnDict] = {}
         #: id of a container that unchanged words lead to -> their addresses.
         self._paths: dict[int, tuple[int, ...]] = {}
-        self._kept_by_shared: Collection[int] = ()
+        self._held_by_shared: Collection[int] = ()
         if shared is not None:
             self.own_dicts.update(shared.own_dicts)
             self._paths.update(shared._paths)
-            self._kept_by_shared = shared._kept
+            self._held_by_shared = shared._held
         #: Field of `Checked` -> for each of its items whether these words stand for it.
         self.taken: dict[str, list[bool]] = {}
         for name, take in _READERS.items():
@@ -162,14 +162,14 @@ class WatchedFields:
         return True
 
     def _keep(self, obj: Any) -> None:
-        if id(obj) in self._kept or id(obj) in self._kept_by_shared:
+        if id(obj) in self._held or id(obj) in self._held_by_shared:
             return
         if refers_weakly(obj):
             self.references.append(OwnReference(obj, self._died))
         else:
             self._by_python_or_strongly()
             self.alive.append(obj)
-        self._kept.add(id(obj))
+        self._held.add(id(obj))
 
     def _by_python_or_strongly(self) -> None:
         """Raises NotWeakly where these words keep nothing alive and leave nothing to Python."""
@@ -193,7 +193,7 @@ class WatchedFields:
         if isinstance(owner, type):
             self._keep(owner)
             simple = exact_dict(namespace)
-            self._kept.add(id(simple))  # by the class: it leads back to the class
+            self._held.add(id(simple))  # by the class: it leads back to the class
             return
         slot = dict_slot(owner)
         if slot is None or word(slot) != id(namespace):

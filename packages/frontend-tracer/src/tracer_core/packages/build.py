@@ -36,7 +36,7 @@ from tracer_core.fx_capture.dynamic_shapes import (
     strides_text,
 )
 from tracer_core.fx_capture.graph_breaks import BREAKS, Break, RunEagerly
-from tracer_core.fx_capture.side_effects import MISSING, Change
+from tracer_core.fx_capture.object_mutations import MISSING, Change
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.specialization_history import SpecializationHistory
 from tracer_core.guards.guard import GuardKind

@@ -35,8 +35,8 @@ from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import type_parameter
 from tracer_core.fx_capture.graph_breaks import Restart, RunEagerly
+from tracer_core.fx_capture.object_mutations import Content
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
-from tracer_core.fx_capture.side_effects import Content
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import is_identifier
 from tracer_core.natives import polyfills
@@ -281,10 +281,10 @@ class Rebuilder(ObjectRebuilder):
         receiver = getattr(obj, "__self__", None)
         # A pybind11 function's receiver is an internal record, not an object of the program.
         described = type(receiver).__module__.startswith("pybind11")
-        lasting = isinstance(receiver, types.ModuleType) or (
+        is_constant_receiver = isinstance(receiver, types.ModuleType) or (
             isinstance(receiver, type) and id(receiver) not in self._classes
         )
-        if receiver is None or described or lasting:
+        if receiver is None or described or is_constant_receiver:
             return self.constant(obj)
         return self._call(
             obj, bound_in_c, receiver, getattr(obj, "__objclass__", None), obj.__name__

@@ -222,11 +222,11 @@ def notified_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[
     installed = (item.backend for group in groups for item in group if item.backend is not None)
     asked = (*used, *(backend for backend in installed if backend.wrap is not None))
     reports = {item.report: item.name for item in asked if item.report is not None}
-    data = [row for report, backend in reports.items() for row in _told(report, backend)]
+    data = [row for report, backend in reports.items() for row in _report_rows(report, backend)]
     return sorted(row for row in data if is_part_of(row[0], names))
 
 
-def _told(
+def _report_rows(
     report: Lazy[Callable[[], Iterable[tuple[str, str]]]], backend: str
 ) -> list[tuple[str, str]]:
     if isinstance(report, str) and report.partition(":")[0] not in sys.modules:

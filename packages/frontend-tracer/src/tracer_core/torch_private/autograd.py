@@ -182,7 +182,7 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     stays on it. (A live graph holds the node too, with its Python object.)"""
     nodes = [gradient_node(leaf) for leaf in leaves]
     # A variable's reference is lent to a call since 3.14; that of a subscript is the call's own.
-    kept = tuple([nodes[k] for k in range(len(nodes)) if sys.getrefcount(nodes[k]) > 2])
-    holders = gc.get_referrers(*kept) if kept else ()
-    ours = (id(kept), id(nodes))  # since 3.13 the arguments of the call are among the holders
+    alive = tuple([nodes[k] for k in range(len(nodes)) if sys.getrefcount(nodes[k]) > 2])
+    holders = gc.get_referrers(*alive) if alive else ()
+    ours = (id(alive), id(nodes))  # since 3.13 the arguments of the call are among the holders
     return any(not isinstance(item, types.FrameType) and id(item) not in ours for item in holders)

@@ -163,12 +163,14 @@ def fake_without_subclass(mode: Any, tensor: torch.Tensor, storages: dict[int, A
     ):
         return None
     storage = tensor.untyped_storage()
-    twin = storages.get(storage._cdata)
-    if twin is None:
-        twin = storages[storage._cdata] = torch.UntypedStorage(storage.nbytes(), device="meta")
+    meta_storage = storages.get(storage._cdata)
+    if meta_storage is None:
+        meta_storage = storages[storage._cdata] = torch.UntypedStorage(
+            storage.nbytes(), device="meta"
+        )
     with torch.no_grad():
         meta = torch.empty(0, dtype=tensor.dtype, device="meta")
-        meta.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+        meta.set_(meta_storage, tensor.storage_offset(), tensor.shape, tensor.stride())
     meta.requires_grad_(tensor.requires_grad)
     if is_tested() and tensor.device.type == "cpu":
         return wrap_meta(mode, meta, tensor.device)
@@ -179,10 +181,10 @@ def join_storage(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> N
     """Has FakeTensorMode put its fakes of a real tensor's storage on the meta storage of
     `fake_without_subclass`, if there is one."""
     storage = tensor.untyped_storage()
-    twin = storages.get(storage._cdata)
-    if twin is not None:
+    meta_storage = storages.get(storage._cdata)
+    if meta_storage is not None:
         converter = mode.fake_tensor_converter.meta_converter
-        converter.set_storage_memo(converter.describer.describe_storage(storage), twin)
+        converter.set_storage_memo(converter.describer.describe_storage(storage), meta_storage)
 
 
 def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:

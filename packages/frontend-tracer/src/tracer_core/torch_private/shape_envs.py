@@ -69,7 +69,7 @@ def _data_env_class() -> Any:
     from torch.utils._sympy.functions import Max
     from torch.utils._sympy.numbers import int_oo
 
-    refusal = symbolic_shapes.GuardOnDataDependentSymNode
+    unsupported = symbolic_shapes.GuardOnDataDependentSymNode
 
     class DataEnv(size_env_class()):  # type: ignore[misc]
         """A ShapeEnv that notes the facts about unbacked symbols that a graph relies on, whether
@@ -101,7 +101,7 @@ def _data_env_class() -> Any:
             self.closed = False
             self.refused: Callable[[Any], None] = lambda expr: None
             self.undecided: Callable[[Any], None] = lambda expr: None
-            self.told: Callable[[], None] = lambda: None
+            self.on_query: Callable[[], None] = lambda: None
             self.speculated: Callable[[Any], Any] = lambda expr: None
 
         def create_unbacked_symint(self, source: Any = None) -> Any:
@@ -137,7 +137,7 @@ def _data_env_class() -> Any:
                     return self._taken(orig_expr, answer)
             try:
                 result = super().evaluate_expr(orig_expr, *args, **kwargs)
-            except refusal:
+            except unsupported:
                 if not self.inside_operator:
                     self.refused(orig_expr)
                 raise
@@ -185,7 +185,7 @@ def _data_env_class() -> Any:
             if self.beginnings.isdisjoint(fact.free_symbols):
                 self.facts[fact] = None
                 if not self.inside_operator:
-                    self.told()
+                    self.on_query()
 
         def starts(self, operator: Any) -> None:
             """Prepares for an ATen operator that is about to run."""

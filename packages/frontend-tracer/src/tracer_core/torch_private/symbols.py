@@ -139,11 +139,11 @@ def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool | 
 def _on_numbers(expr: Any, symbol: Any) -> Callable[[int], bool]:
     """Returns a function of a number in place of a condition on a symbol, a hundred times as fast as a
     substitution."""
-    found: Callable[[int], bool] = eval(
+    lookup: Callable[[int], bool] = eval(
         f"lambda size: bool({python_source(expr, {symbol: 'size'})})",
         {"math": math, "torch": torch},
     )
-    return found
+    return lookup
 
 
 def _grows(expr: Any, symbol: Any, lowest: int) -> bool:

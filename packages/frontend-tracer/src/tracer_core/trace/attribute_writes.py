@@ -17,8 +17,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.object_mutations import MISSING
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.fx_capture.side_effects import MISSING
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.trace import class_creation, gradients

@@ -151,7 +151,7 @@ class GuardedReads(Component):
         """Guards the iteration order of a set: equal sets may differ in it."""
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)
-        if source is not None and len(obj) > 1 and (change is None or change.whole):
+        if source is not None and len(obj) > 1 and (change is None or change.all_contents):
             members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
             if change is not None:
                 members = change.before
@@ -170,7 +170,7 @@ class GuardedReads(Component):
         if source is None or self.effects.changed(obj) is not None:
             return
         if len(obj) > MAX_GUARDED_BUFFER:
-            crossed("MAX_GUARDED_BUFFER", found=len(obj))
+            crossed("MAX_GUARDED_BUFFER", reached=len(obj))
             raise Break(
                 "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
             )
@@ -180,7 +180,7 @@ class GuardedReads(Component):
         """Breaks for a container with more entries than are guarded one by one."""
         size = _size(obj)
         if size > MAX_GUARDED_ITEMS and self.provenance.source_of(obj) is not None:
-            crossed("MAX_GUARDED_ITEMS", found=size)
+            crossed("MAX_GUARDED_ITEMS", reached=size)
             raise Break("unsupported_value", f"a {type(obj).__name__} of {size} entries is read")
 
     def length(self, obj: Any) -> int:
@@ -189,7 +189,7 @@ class GuardedReads(Component):
         if source is None or type(obj) is tuple:
             return size
         change = self.effects.peek(obj)
-        if change is not None and change.kind is list and not change.whole:
+        if change is not None and change.kind is list and not change.all_contents:
             self.guard_length(obj, source, len(change.before))
         elif self.effects.changed(obj) is None:
             self.guard_length(obj, source, size)

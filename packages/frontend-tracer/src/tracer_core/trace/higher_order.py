@@ -15,7 +15,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.side_effects import SNAPSHOTTERS, Change, Effects
+from tracer_core.fx_capture.object_mutations import SNAPSHOTTERS, Change, Effects
 from tracer_core.ops.calls import uses_rng
 from tracer_core.torch_private.needed import pytree
 

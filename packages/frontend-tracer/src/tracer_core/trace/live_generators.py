@@ -216,7 +216,7 @@ class LiveGenerators:
             return False
         left = operator.length_hint(iterator)
         if left > MAX_ITEMS_AHEAD:
-            crossed("MAX_ITEMS_AHEAD", found=left)
+            crossed("MAX_ITEMS_AHEAD", reached=left)
         return left <= MAX_ITEMS_AHEAD
 
     def _has_changed(self, container: Any) -> bool:

@@ -446,7 +446,7 @@ class Operations(Component):
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             value = self.tracer.fakes.current(value)
-            known = self.recorder.ranges.truth(value)
+            known = self.recorder.ranges.as_bool(value)
             if known is None:
                 known = assertions.assumed(self.tracer, value)
             if known is None:

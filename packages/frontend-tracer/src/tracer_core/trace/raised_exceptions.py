@@ -59,7 +59,7 @@ def _holds_polyfill(value: Any, depth: int) -> bool:
     if depth == 0 or type(value) not in (list, tuple, dict):
         return False
     if len(value) > MAX_SEARCHED_ITEMS:
-        crossed("MAX_SEARCHED_ITEMS", found=len(value))
+        crossed("MAX_SEARCHED_ITEMS", reached=len(value))
     items = itertools.islice(value.values() if type(value) is dict else value, MAX_SEARCHED_ITEMS)
     return any(_holds_polyfill(item, depth - 1) for item in items)
 

@@ -67,7 +67,7 @@ class Numbers(Component):
         env = self.recorder.fakes.shape_env
         if env is None or not _may_vary(value):
             if env is not None and type(value) is int:
-                crossed("MAX_SYMBOLIC_INT", found=value)
+                crossed("MAX_SYMBOLIC_INT", reached=value)
             return value
         sources = self._alike(value, source)
         sources.append(source)

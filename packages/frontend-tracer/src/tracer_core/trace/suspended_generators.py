@@ -24,7 +24,7 @@ from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
-from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, kept_when_dead
+from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, must_outlive_variable
 from tracer_core.guards.direct_roots import STEPPED
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.generators import TracedGenerator, acts_when_closed
@@ -281,4 +281,4 @@ def frame_parts(generator: TracedGenerator) -> tuple[FrameLayout | None, list[An
     """Returns the layout and the values of the frame of a traced generator."""
     if generator.finished:
         return None, []
-    return layout_of(generator.frame, lambda value: kept_when_dead(_real(value)))
+    return layout_of(generator.frame, lambda value: must_outlive_variable(_real(value)))

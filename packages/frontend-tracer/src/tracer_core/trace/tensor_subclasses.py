@@ -17,9 +17,9 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.function_traits import name_of, operator_name
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import tensor_facts
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
+from tracer_core.guards.tensor_guard import tensor_facts
 from tracer_core.natives.queries import applied, query
 from tracer_core.ops.calls import may_use_rng, uses_no_rng
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
@@ -29,7 +29,7 @@ from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
 from tracer_core.trace.higher_order import Region
-from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.save_before_mutation import LateCall
 from tracer_core.trace.tracing import Tracing
 
 

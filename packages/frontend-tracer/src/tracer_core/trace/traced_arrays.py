@@ -225,7 +225,7 @@ def _polyfill(tracer: Tracing, array: TracedArray) -> Any:
     sizes, strides = ([int(n) for n in ns] for ns in (tensor.shape, tensor.stride()))
     count = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True) if n)
     if count > MAX_ARRAY_ELEMENTS:
-        crossed("MAX_ARRAY_ELEMENTS", found=count)
+        crossed("MAX_ARRAY_ELEMENTS", reached=count)
         tracer.break_graph("unsupported_value", f"an array of {count} elements in the trace")
     base = numpy.zeros(count, dtype)
     steps = [step * dtype.itemsize for step in strides]
@@ -268,7 +268,7 @@ class _Call:
         if not self.tracer.provenance.is_fresh(value):
             return TracedArray(tensor_of(self.tracer, value), real=value)
         if value.size > MAX_CONSTANT_ARRAY_ELEMENTS:
-            crossed("MAX_CONSTANT_ARRAY_ELEMENTS", found=value.size)
+            crossed("MAX_CONSTANT_ARRAY_ELEMENTS", reached=value.size)
         if (
             value.size > MAX_CONSTANT_ARRAY_ELEMENTS
             or value.dtype.kind == "c"

@@ -57,8 +57,8 @@ from tracer_core.trace.operators import Operations
 from tracer_core.trace.optimizer_scalars import number_in
 from tracer_core.trace.python_rng import PythonRng
 from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_polyfill
+from tracer_core.trace.save_before_mutation import SideEffects
 from tracer_core.trace.scalars import Numbers
-from tracer_core.trace.side_effect_tracking import SideEffects
 from tracer_core.trace.state_values import index_in
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
 from tracer_core.trace.tracing import Tracing

@@ -19,8 +19,8 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
+from tracer_core.fx_capture.object_mutations import Change, Effects
 from tracer_core.fx_capture.provenance import Provenance
-from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.source import Source
 from tracer_core.limits import MAX_READ_DEPTH
 from tracer_core.natives.effects import Effect

@@ -4,7 +4,10 @@ each, as `pointwise` does (which has the activations that are one op).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+import torch
 
 from inductor_backend.ir.index_expr import At
 from inductor_backend.ir.ops import compute_dtype
@@ -82,20 +85,23 @@ def dropout_backward(dy: Value, mask: Value, scale: float) -> Value:
     return make("mul", make("mul", dy, mask), const(scale, dy.dtype))
 
 
-#: Bytes of two vectors of AVX-512: fewer elements are computed one by one in eager.
-TWO_VECTORS = 128
+@functools.cache
+def _has_avx512() -> bool:
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def in_vectors(*operands: Any) -> bool:
+def in_vectors(*operands: Any, avx512: bool = False) -> bool:
     """Returns whether kernels of ATen compute on these operands in vectors, on a CPU: where NaN is not
-    less and not greater than a bound, vectors choose one branch and single elements the other."""
+    less and not greater than a bound, vectors choose one branch and single elements the other. Fewer
+    elements than two vectors hold are single. avx512: whether ATen has the kernel for AVX-512 too."""
+    vector = 64 if avx512 and _has_avx512() else 32
     first = operands[0]
     sizes = (*first.shape, *(step for operand in operands for step in operand.stride()))
     if not all(isinstance(size, int) for size in sizes):
         return True
     alike = all(operand.stride() == first.stride() for operand in operands)
     dense = Lowering.is_dense(tuple(first.shape), first.stride())
-    return bool(alike and dense and first.numel() * first.element_size() >= TWO_VECTORS)
+    return bool(alike and dense and first.numel() * first.element_size() >= 2 * vector)
 
 
 @lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)

@@ -274,7 +274,7 @@ class _Library:
         blob, source, result = (scratch / f"weights.{kind}" for kind in ("bin", "cpp", "o"))
         self.weights.write(blob)
         source.write_text(weights_file.including(blob))
-        words = [*self.tools.command.words, "-c", str(source), "-o", str(result)]
+        words = [*self.tools.command.argv, "-c", str(source), "-o", str(result)]
         run_compiler(words, self.tools, self.interface.name, scratch)
         blob.unlink()
         return [str(result)]

@@ -81,7 +81,7 @@ def _elu_gradient(
 ) -> Any:
     """aten.elu_backward, as vectors of the CPU's kernel compute it: of NaN it is NaN (single elements and
     GPUs have the gradient of a positive number, as torch's form; so of the two below)."""
-    if _for_triton(x) or not in_vectors(dy, x):
+    if _for_triton(x) or not in_vectors(dy, x, avx512=True):
         return _of_aten()[aten.elu_backward.default](dy, alpha, scale, input_scale, is_result, x)
     wide = torch.float32 if x.dtype in _LOW else x.dtype
     value, slope, depth = x.to(wide), dy.to(wide), alpha * scale
@@ -91,7 +91,7 @@ def _elu_gradient(
 
 def _hardswish_gradient(dy: Any, x: Any) -> Any:
     """aten.hardswish_backward: see `_elu_gradient`."""
-    if _for_triton(x) or not in_vectors(dy, x):
+    if _for_triton(x) or not in_vectors(dy, x, avx512=True):
         return _of_aten()[aten.hardswish_backward.default](dy, x)
     wide = torch.float32 if x.dtype in _LOW else x.dtype
     value, slope = x.to(wide), dy.to(wide)
@@ -109,7 +109,7 @@ def _hardtanh_gradient(dy: Any, x: Any, low: float, high: float) -> Any:
 
 def _logit_gradient(dy: Any, x: Any, eps: float | None = None) -> Any:
     """aten.logit_backward: of -0.0 it is inf for single elements on the CPU, -inf in vectors."""
-    unsigned = x if _for_triton(x) or in_vectors(dy, x) else x + 0.0
+    unsigned = x if _for_triton(x) or in_vectors(dy, x, avx512=True) else x + 0.0
     return _of_aten()[aten.logit_backward.default](dy, unsigned, eps)
 
 

@@ -183,14 +183,14 @@ def _traced(
         raise _FailedSpeculation
     _note(runtime, record)
     cache.specializations.add(record.shapes, record.numbers)
-    loaded = [entry for entry in runtime.entries.loaded if entry.attempt in cache.entries]
+    loaded = [entry for entry in runtime.entries.loaded if entry.entry_function in cache.entries]
     runtime.persistent_cache.explain(loaded, record)
-    cache.add(record.attempt, state)
+    cache.add(record.entry_function, state)
     if record.pending is None:
         runtime.persistent_cache.add(record)
     else:
         delayed.delay(runtime, cache, record, speculates)
-    return record.attempt
+    return record.entry_function
 
 
 def _note(runtime: Runtime, record: Captured) -> None:

@@ -58,7 +58,7 @@ class Captured:
     name: of its graph or code region. pending: what compiles the graph while it runs eagerly; None
     where it is compiled."""
 
-    attempt: Callable[[Any], Any]
+    entry_function: Callable[[Any], Any]
     text: str
     graph: torch.fx.GraphModule | None
     op_count: int

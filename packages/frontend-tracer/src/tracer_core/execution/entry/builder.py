@@ -49,14 +49,14 @@ from tracer_core.fx_capture import element_reads
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of, unread_risks
+from tracer_core.fx_capture.object_mutations import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
     end_is_seen,
     is_known_to_another,
-    kept_when_dead,
     leads_to_foreign,
+    must_outlive_variable,
 )
-from tracer_core.fx_capture.side_effects import Content, Gradient, GradientFlag
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.fx_capture.wrong_fakes import checks_first_call
@@ -68,13 +68,13 @@ from tracer_core.guards.source import Source, SourceKind
 from tracer_core.ops.calls import uses_rng
 from tracer_core.ops.higher_order.subclass_calls import inner_tensor
 from tracer_core.options import CompileConfig
-from tracer_core.reconstruct.side_effects import stored_keys
+from tracer_core.reconstruct.replay_side_effects import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.lazy_graph_module import Deferred
 from tracer_core.trace.generators import HOST_ITERATORS
-from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.save_before_mutation import LateCall
 from tracer_core.trace.tracer import Tracer
 
 #: Kinds of changes of tensors' own attributes.
@@ -179,7 +179,7 @@ class TraceWriter:
             source = provenance.source_of(change.obj)
             if source is None or change.kind is not dict:
                 continue
-            if change.whole or change.removed or stored_keys(change, provenance):
+            if change.all_contents or change.removed or stored_keys(change, provenance):
                 yield source
 
     def _late_call(self, late: LateCall) -> str:
@@ -198,9 +198,9 @@ class TraceWriter:
         """Returns whether a dead variable must keep its object alive, because others can reach the
         object and may observe its finalization."""
         if type(value) is LazyValue:
-            return kept_when_dead(value.value)
+            return must_outlive_variable(value.value)
         if self.tracer.provenance.source_of(value) is not None:
-            return kept_when_dead(value)
+            return must_outlive_variable(value)
         if is_known_to_another(value) or leads_to_foreign(value):
             return True
         watched = isinstance(value, HOST_ITERATORS) or can_be_watched(value)
@@ -560,7 +560,7 @@ class TraceWriter:
         graph = None if runner is None else runner.run
         namespace = {**runtime_namespace(text), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)
-        cache_entry = define("attempt", text, namespace, self.name)
+        cache_entry = define("entry", text, namespace, self.name)
         entry.constants.is_elsewhere = _always  # of what later explanations name
         if entry.object_lines:
             namespace["guard_cache"] = GuardCache(namespace["check"], roots)
@@ -574,7 +574,7 @@ class TraceWriter:
         if enabled("guards"):
             note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
-            attempt=cache_entry,
+            entry_function=cache_entry,
             text=text,
             graph=gm,
             op_count=tracer.recorder.op_count,
@@ -647,8 +647,10 @@ class Generator(TraceWriter):
             layouts, values = flatten(tracer.frames, self._held)
             parts = ", ".join(self.rebuilder.value(v) for v in values)
             raises = broken.reason if broken.kind == "raises" else ""
-            transition = ResumeFunction(layouts, raises, tracer.recorder.op_count > 0)
-            self.result = f"return Continuation({entry.constants.text(transition)}, ({parts},))"
+            resume_function = ResumeFunction(layouts, raises, tracer.recorder.op_count > 0)
+            self.result = (
+                f"return Continuation({entry.constants.text(resume_function)}, ({parts},))"
+            )
             tracer.check_generators(self.rebuilder.has_made)
         self.used_by_program = entry.fetched_sources()
 

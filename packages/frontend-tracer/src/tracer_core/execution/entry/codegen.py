@@ -23,15 +23,16 @@ import torch
 from tracer_core import torch_private
 from tracer_core.execution.entry.joined_tensor_guards import TensorCheck, has_fast_answer, joined
 from tracer_core.execution.entry.namespace import alias_groups
+from tracer_core.fx_capture.object_mutations import Change
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
-from tracer_core.fx_capture.side_effects import Change
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
-from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor_call
+from tracer_core.guards.guard import Guard, GuardKind, Relation, literal
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
+from tracer_core.guards.tensor_guard import tensor_call
 from tracer_core.guards.watched_fields import Checked
-from tracer_core.reconstruct.side_effects import replay
+from tracer_core.reconstruct.replay_side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.torch_private.needed import AD_LEVEL
 
@@ -411,7 +412,7 @@ class CacheEntry:
             self.direct_lines.append(f"if not ({text}): return MISS")
         elif all(cached) and self._has_fast_path(guard, value):
             if guard.kind is GuardKind.TENSOR:
-                text = tensor_call(guard, value, self.constants.text) or text
+                text = tensor_call(guard.expected, value, self.constants.text) or text
             self.object_lines.append(f"if not ({text}): return None")
         else:
             value = self.use(guard.source)
@@ -479,7 +480,7 @@ class CacheEntry:
                 "taken.append(lock)",
             )
         ]
-        lines = ["def attempt(S):", *self.constants.revived("return MISS"), "    taken = []"]
+        lines = ["def entry(S):", *self.constants.revived("return MISS"), "    taken = []"]
         lines += ["    try:", *(f"    {line}" for line in _tried(takes))]
         lines += ["        return entered(S)", "    finally:"]
         return [*lines, "        for lock in reversed(taken): lock.release()", ""]
@@ -516,7 +517,7 @@ class CacheEntry:
         if late:
             helpers, late = joined(late)
             lines += helpers
-        name = "entered" if locks else "attempt"
+        name = "entered" if locks else "entry"
         lines += [f"def {name}(S):", *self.constants.revived("return MISS")]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:

@@ -46,7 +46,7 @@ class Entries:
     def failed(self, cache_entry: Any, state: Any) -> Failed | None:
         """Returns the guard that a state fails; None if the entry was loaded or no guard fails."""
         for entry in reversed(self.captured):
-            if entry.attempt is cache_entry:
+            if entry.entry_function is cache_entry:
                 return entry.check_first.failed(state)
         return None
 

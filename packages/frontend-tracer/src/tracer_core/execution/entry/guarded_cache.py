@@ -70,7 +70,7 @@ class Root:
     the entry used last."""
 
     reference: weakref.ref[Any]
-    attempts: list[EntryFunction] = field(default_factory=list)
+    entries: list[EntryFunction] = field(default_factory=list)
     captured: int = 0
     limit_hit: bool = False
     hot: EntryFunction | None = None
@@ -84,10 +84,10 @@ class RecompileLimitReached:
     against failed ones. Timing plays no part, so two runs of a program behave alike.
     """
 
-    __slots__ = ("_attempts", "_hot", "_native", "_pause", "_failed")
+    __slots__ = ("_entries", "_hot", "_native", "_pause", "_failed")
 
     def __init__(self, entries: Sequence[EntryFunction], native: EntryFunction) -> None:
-        self._attempts, self._native = tuple(entries), native
+        self._entries, self._native = tuple(entries), native
         self._hot = entries[0]
         self._pause = self._failed = 0
 
@@ -105,7 +105,7 @@ class RecompileLimitReached:
 
     def replace(self, old: EntryFunction, new: EntryFunction) -> None:
         """Puts an entry in the place of another one."""
-        self._attempts = tuple(new if entry is old else entry for entry in self._attempts)
+        self._entries = tuple(new if entry is old else entry for entry in self._entries)
         self._hot = new if self._hot is old else self._hot
 
     def _found(self, state: Any) -> Any:
@@ -113,7 +113,7 @@ class RecompileLimitReached:
         result = hot(state)
         if result is not MISS:
             return result
-        for entry in self._attempts:
+        for entry in self._entries:
             if entry is not hot:
                 result = entry(state)
                 if result is not MISS:
@@ -173,7 +173,7 @@ class GuardedCache:
                 return result
         if self._at is None:
             return self._run_all(state, self, self.entries)
-        entries: Sequence[EntryFunction] = () if isinstance(root, GuardedCache) else root.attempts
+        entries: Sequence[EntryFunction] = () if isinstance(root, GuardedCache) else root.entries
         result = self._run_all(state, root, entries)
         return self._run_others(state, entries) if result is MISS else result
 
@@ -229,8 +229,8 @@ class GuardedCache:
             self._recent = tuple(item for item in self._recent if item is not entry)
             for root in list(self._roots.values()):
                 root.hot = None
-                if entry in root.attempts:
-                    root.attempts.remove(entry)
+                if entry in root.entries:
+                    root.entries.remove(entry)
 
     def replace(self, old: EntryFunction, new: EntryFunction) -> bool:
         """Puts an entry in the place of another one that accepts the same calls; returns False if
@@ -239,7 +239,7 @@ class GuardedCache:
             if old not in self.entries:
                 return False
             roots = list(self._roots.values())
-            for entries in (self.entries, *(root.attempts for root in roots)):
+            for entries in (self.entries, *(root.entries for root in roots)):
                 entries[:] = [new if entry is old else entry for entry in entries]
             holders: tuple[GuardedCache | Root, ...] = (self, *roots)
             for holder in holders:
@@ -250,9 +250,9 @@ class GuardedCache:
             self._recent = tuple(new if item is old else item for item in self._recent)
         return True
 
-    def keep(self, kept: Collection[EntryFunction]) -> None:
+    def keep(self, chosen: Collection[EntryFunction]) -> None:
         """Drops all entries but these. Where none is left the region has its whole limit again."""
-        for entry in [entry for entry in self.entries if entry not in kept]:
+        for entry in [entry for entry in self.entries if entry not in chosen]:
             self.remove(entry)
         if not self.entries:
             self.forget()
@@ -319,7 +319,7 @@ class GuardedCache:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or
         of all."""
         root = self._root(state)
-        candidates = root.attempts if root is not None and root.attempts else self.entries
+        candidates = root.entries if root is not None and root.entries else self.entries
         return candidates[-1] if candidates else None
 
     def known(self, state: Any) -> list[EntryFunction]:
@@ -327,7 +327,7 @@ class GuardedCache:
         if self._at is None:
             return list(self.entries)
         root = self._roots.get(id(state[self._at]))
-        own = [] if root is None else root.attempts
+        own = [] if root is None else root.entries
         return [*own, *(item for item in self._recent if item not in own)]
 
     def is_closed(self, state: Any) -> bool:
@@ -354,7 +354,7 @@ class GuardedCache:
             self.limit_hit = True
         else:
             root.limit_hit = True
-        for entry in list(self.entries if root is None else root.attempts):
+        for entry in list(self.entries if root is None else root.entries):
             self.remove(entry)
 
     def serve(self, state: Any, native: EntryFunction) -> None:
@@ -374,8 +374,8 @@ class GuardedCache:
                 :MAX_RECENT_ENTRIES
             ]
             root = self._root(state)
-            if root is not None and entry not in root.attempts:
-                root.attempts.append(entry)
+            if root is not None and entry not in root.entries:
+                root.entries.append(entry)
 
     def _root(self, state: Any) -> Root | None:
         """Returns the `Root` of the state's object, made if missing; None if the state has no

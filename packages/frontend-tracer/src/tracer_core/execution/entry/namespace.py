@@ -26,12 +26,11 @@ from tracer_core.guards.guard import (
     exact_members,
     function_is,
     same_objects,
-    subclass_is,
-    tensor_is,
 )
 from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.source import payload
+from tracer_core.guards.tensor_guard import subclass_is, tensor_is
 from tracer_core.reconstruct.runtime import NAMES
 from tracer_core.torch_private import needed, settings
 

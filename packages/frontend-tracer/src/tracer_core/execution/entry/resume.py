@@ -43,10 +43,10 @@ class Continuation:
     """An activation at a break. Mutable. resume function: consumes `values`, the flat state of its
     frames."""
 
-    __slots__ = ("transition", "values")
+    __slots__ = ("resume_function", "values")
 
-    def __init__(self, transition: ResumeFunction, values: tuple[Any, ...]) -> None:
-        self.transition, self.values = transition, values
+    def __init__(self, resume_function: ResumeFunction, values: tuple[Any, ...]) -> None:
+        self.resume_function, self.values = resume_function, values
 
     def taken(self) -> Any:
         """Returns the only value, which this holds no more: an exception's frames hold this."""

@@ -19,7 +19,7 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
 from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
 from tracer_core.execution.entry.generated_code import define
-from tracer_core.fx_capture.provenance import end_is_seen, kept_when_dead
+from tracer_core.fx_capture.provenance import end_is_seen, must_outlive_variable
 from tracer_core.limits import MAX_RESUMED_INSTRUCTIONS
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
 
@@ -54,7 +54,7 @@ class ResumeWriter:
             **{method.__name__: method for method in named}, **_FRAME_QUERIES, **_REFERENCE_QUERIES,
             "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
             "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
-            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": kept_when_dead,
+            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": must_outlive_variable,
             "call_from": call_from,
         }  # fmt: skip
         self.count = 0
@@ -89,7 +89,7 @@ class ResumeWriter:
         self.after = own[position:]
         path = _Path(self.layout.ip, stack, local, 1)
         self.lines += ["def run(suspended):", f"    {', '.join(names)}, = suspended.values"]
-        watched = [f"seen({name})" for name in self._kept(names)]
+        watched = [f"seen({name})" for name in self._dead_names(names)]
         if watched:  # the object must die when its variable is set, not when this returns
             self.interpreted_if(" or ".join(watched), names)
         if write is _first_call and (asks := _queries_machine(self, path)):
@@ -97,7 +97,7 @@ class ResumeWriter:
         self.lines.append("    suspended.values = ()")
         write(self, path)
         text = "\n".join(self.lines) + "\n"
-        title = f"transition {self.layout.code.co_qualname}:{self.layout.ip}"
+        title = f"resume {self.layout.code.co_qualname}:{self.layout.ip}"
         return define("run", text, dict(self.names), title)
 
     def interpreted_if(self, condition: str, names: list[str]) -> None:
@@ -125,7 +125,7 @@ class ResumeWriter:
         text = str(name)
         return text in self.scalars or (text in self.names and type(self.names[text]) in SCALARS)
 
-    def _kept(self, names: list[str]) -> list[str]:
+    def _dead_names(self, names: list[str]) -> list[str]:
         """Returns the names of the dead variables of the state."""
         match, position = [], 0
         for layout in self.layouts:
@@ -273,8 +273,8 @@ def _queries_machine(w: ResumeWriter, path: _Path) -> str:
 
 
 def _first_jump(w: ResumeWriter, path: _Path) -> None:
-    truth = w.risky(path, f"not {path.stack[-1]}")
-    _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
+    is_false = w.risky(path, f"not {path.stack[-1]}")
+    _branch(w, path, f"{is_false}" if "FALSE" in w.code.names[path.ip] else f"not {is_false}")
 
 
 # -- what may follow

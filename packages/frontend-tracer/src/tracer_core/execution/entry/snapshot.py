@@ -69,11 +69,11 @@ class InputSnapshot:
             {i: tensors[i].grad_fn for i, item in enumerate(required) if item},
         )
 
-    def undo(self, kept: PersistentCache, error: Exception) -> bool:
-        """Restores the tensors as they were when `kept` was made; returns whether it could. error:
+    def undo(self, saved: PersistentCache, error: Exception) -> bool:
+        """Restores the tensors as they were when `saved` was made; returns whether it could. error:
         what the graph raised; one that no operator raises may have come after unnoticed writes."""
         self.is_new = True  # a graph that raised once may do so again
-        tensors, before, copies, histories = kept
+        tensors, before, copies, histories = saved
         if not isinstance(error, _OF_OPERATORS) and len(copies) < len(tensors):
             return False
         now = _versions(tensors)

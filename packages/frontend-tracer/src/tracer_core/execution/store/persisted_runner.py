@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.bound_outputs import bound
-from tracer_core.aot.mutation_tracking import versions_counted
+from tracer_core.aot.version_counting import versions_counted
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.runner import NOTHING, RunFunction, Runner
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec

@@ -63,7 +63,7 @@ class LoadedEntry:
     json: dict[str, Any]
     key: Any
     start: bool
-    attempt: Callable[[Any], Any]
+    entry_function: Callable[[Any], Any]
     name: str
     op_count: int
     break_: BreakRecord | None
@@ -101,14 +101,14 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
     for constant, described in entry["constants"].items():
         namespace[constant] = finder.find(described)
     code = marshal.loads(base64.b64decode(entry["compiled"]))
-    cache_entry = define("attempt", entry["text"], namespace, f"{name}, stored", code)
+    cache_entry = define("entry", entry["text"], namespace, f"{name}, stored", code)
     if "check" in namespace:
         namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     return LoadedEntry(
         json=entry,
         key=tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"]),
         start=entry["start"],
-        attempt=cache_entry,
+        entry_function=cache_entry,
         name=name,
         op_count=entry["op_count"],
         break_=None if entry["break"] is None else BreakRecord(*entry["break"]),
@@ -176,7 +176,7 @@ class StoredBackwards:
     capture_again: Callable[[], None] | None = None
 
     @property
-    def whole(self) -> Backward:
+    def full(self) -> Backward:
         """The largest one: no other process cuts it into parts."""
         return max(self.known.values(), key=lambda value: len(value.tangents))
 
@@ -228,7 +228,7 @@ def _node_from_json(
             "forward": functools.partial(forward, None),
             "differentiable": tuple(again["differentiable"]),
             "tangents": tuple(again["tangents"]),
-            "drawn": tuple(map(RngReplayNode.from_json, again["drawn"])),
+            "replayed": tuple(map(RngReplayNode.from_json, again["replayed"])),
             "mutations": frozenset(again["mutations"]),
             "settings": {item: finder.find(value) for item, value in again["settings"].items()},
             "versioned": tuple(again["versioned"]),
@@ -246,4 +246,4 @@ def _node_from_json(
 
 
 #: Fields of `NodePlan` that are tuples of indices.
-_INDICES = ("saved_inputs", "saved_outputs", "plain", "tangents", "differentiable")
+_INDICES = ("saved_inputs", "saved_outputs", "without_tangent", "tangents", "differentiable")

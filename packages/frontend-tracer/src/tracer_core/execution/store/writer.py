@@ -230,7 +230,7 @@ def _training_to_json(
         "again": {
             **fields,
             "forward": code.src,
-            "drawn": [dataclasses.asdict(item) for item in again.drawn],
+            "replayed": [dataclasses.asdict(item) for item in again.replayed],
             "mutations": sorted(again.mutations),
             "positions": list(again.positions.items()),
             "settings": {name: describe.describe(item) for name, item in again.settings.items()},

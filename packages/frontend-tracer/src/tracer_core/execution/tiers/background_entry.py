@@ -160,7 +160,7 @@ class Pending:
             name, snapshot = self.snapshot
             own[name] = snapshot(compiled)
         scope = {**runtime_namespace(text), **self.scope, **own, "graph": compiled.run}
-        return Made(define("attempt", text, scope, self.name), text, own, tuple(added))
+        return Made(define("entry", text, scope, self.name), text, own, tuple(added))
 
     def raising(self, text: str, error: BaseException) -> Callable[[Any], Any]:
         """Returns the entry with this text whose graph raises an error."""
@@ -168,7 +168,7 @@ class Pending:
         def run(inputs: list[Any]) -> Any:
             raise error
 
-        return define("attempt", text, {**self.scope, "graph": run}, self.name)
+        return define("entry", text, {**self.scope, "graph": run}, self.name)
 
     def takes_constants(self) -> str:
         """Returns what could be constants if the backend cannot take symbols: "numbers", "sizes" or
@@ -190,7 +190,7 @@ class Made:
     """An entry whose graph is compiled. own: its constants that differ from the eager entry's.
     added: its guards that the eager entry does not have."""
 
-    attempt: Callable[[Any], Any]
+    entry_function: Callable[[Any], Any]
     text: str
     own: dict[str, Any]
     added: tuple[Relation, ...]

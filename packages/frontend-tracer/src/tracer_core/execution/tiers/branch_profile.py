@@ -25,8 +25,8 @@ use_own_builtins(globals())
 
 #: Instructions that ask for the truth of the value on top of the stack.
 _QUERIES_FOR_BOOL = frozenset(
-    {f"POP_JUMP_{way}IF_{truth}" for way in ("FORWARD_", "BACKWARD_", "")
-     for truth in ("TRUE", "FALSE")}
+    {f"POP_JUMP_{way}IF_{outcome_name}" for way in ("FORWARD_", "BACKWARD_", "")
+     for outcome_name in ("TRUE", "FALSE")}
     | {"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "UNARY_NOT", "TO_BOOL"}
 )  # fmt: skip
 
@@ -68,14 +68,14 @@ def outcome(layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> Outcom
     name, end = code.names[top.ip], len(values) - top.n_exceptions - (top.on_return == "instance")
     if name in _QUERIES_FOR_BOOL:
         value = values[end - 1]
-        if not _is_plain(value) or value.numel() != 1:
+        if not _is_dense(value) or value.numel() != 1:
             return None
         return Outcome(top.code, top.ip, bool(value))
     if name != "CALL" or top.kw_names:
         return None
     n_given = sum(top.stack[-(code.args[top.ip] + 2) :])
     function, *inputs = values[end - n_given : end]
-    if function not in _EQUAL or len(inputs) != 2 or not all(map(_is_plain, inputs)):
+    if function not in _EQUAL or len(inputs) != 2 or not all(map(_is_dense, inputs)):
         return None
     left, right = inputs
     if left.dtype != right.dtype or left.shape != right.shape:
@@ -83,7 +83,7 @@ def outcome(layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> Outcom
     return Outcome(top.code, top.ip, left.equal(right))
 
 
-def _is_plain(value: Any) -> bool:
+def _is_dense(value: Any) -> bool:
     simple = type(value) in (torch.Tensor, torch.nn.Parameter)
     return simple and value.layout is torch.strided and value.device.type == "cpu"
 

@@ -30,7 +30,7 @@ class BranchWatch:
         """Notes the answer that the instruction at a graph break will get, if it asks for one."""
         if not can_trace():
             return False
-        answer = outcome(continuation.transition.layouts, continuation.values)
+        answer = outcome(continuation.resume_function.layouts, continuation.values)
         if answer is not None:
             self._answers.append(answer)
         return answer is not None

@@ -57,7 +57,7 @@ def drop_pending(runtime: Runtime) -> None:
         compilation.drop()
     for cache in runtime.regions:
         for record in pending:
-            cache.remove(record.attempt)
+            cache.remove(record.entry_function)
 
 
 def _at_second_use(
@@ -112,7 +112,7 @@ def _in_background(
             with STATE.lock:
                 if speculates and fallback is not None and fallback.kind in WHOLE:
                     cache.forget_assumptions()  # as where a call waits for the compiled graph
-                    cache.remove(record.attempt)
+                    cache.remove(record.entry_function)
                     raise Dropped
                 _put(runtime, cache, record, pending, compiled, document)
 
@@ -138,11 +138,11 @@ def _put(
 ) -> None:
     """Puts the compiled form of an entry in its place. Raises Dropped if the entry is gone."""
     entry = pending.entry(record.text, compiled)
-    if not cache.replace(record.attempt, entry.attempt):
+    if not cache.replace(record.entry_function, entry.entry_function):
         raise Dropped
     runtime.tiering.n_changes += 1
     new = replace(
-        record, attempt=entry.attempt, text=entry.text, runner=compiled, pending=None,
+        record, entry_function=entry.entry_function, text=entry.text, runner=compiled, pending=None,
         constants={**record.constants, **entry.own},
         check_first=record.check_first.with_more(entry.added),
     )  # fmt: skip
@@ -159,12 +159,12 @@ def _fail(
     the error. Returns whether the error is final."""
     constants = pending.takes_constants() if isinstance(error, BackendError) else ""
     if isinstance(error, SettingsChanged):
-        cache.remove(record.attempt)
+        cache.remove(record.entry_function)
         logger().info("%s of %s is captured again: %s", record.name, runtime.name, error)
         return False
     if constants and constants not in cache.specializations.refused:
         cache.specializations.refused.add(constants)
-        cache.remove(record.attempt)
+        cache.remove(record.entry_function)
         logger().warning("%s: %s are taken as constants, because %s", record.name, constants, error)
         return False
     if runtime.config.must_compile:
@@ -173,8 +173,8 @@ def _fail(
             raised = runtime.not_captured(f"internal error: {error!r}")
             raised.__cause__ = error
         raising = pending.raising(record.text, raised)
-        if cache.replace(record.attempt, raising):
-            runtime.entries.replace(record, replace(record, attempt=raising, pending=None))
+        if cache.replace(record.entry_function, raising):
+            runtime.entries.replace(record, replace(record, entry_function=raising, pending=None))
     else:
         unknown = None if isinstance(error, TracerError) else error
         logger().warning("%s of %s runs eagerly from now on, because compiling it failed: %s",

@@ -57,7 +57,7 @@ clock: Callable[[], float] = time.perf_counter
 thread_clock: Callable[[], float] = time.thread_time
 
 #: After so many calls without a capture a function counts as settled; at first, and at most.
-SETTLED, MAX_SETTLED = 8, 4096
+FIRST_CHECK, MAX_CHECK = 8, 4096
 #: How many calls in a row run one way. The first of them does not count, because what the other way
 #: left in the processor's caches makes it slower than calls of a settled program are. Two lengths,
 #: so that it is not always the same kind of call in a program that repeats a few kinds.
@@ -129,7 +129,7 @@ class Tiering:
         #: What captures cost, of which the comparisons of all starts keep count.
         self.tally = Tally()
         #: Calls without a capture before the next comparison.
-        self._wait = SETTLED
+        self._wait = FIRST_CHECK
         self.verdicts: list[Verdict] = []
 
     def may_measure(self) -> bool:
@@ -179,7 +179,7 @@ class Tiering:
         """Notes a verdict, and keeps it; logs the first one that eager mode won."""
         if stored is not None:
             self._persistent_cache.record_verdict(key, stored)
-        self._wait = min(2 * self._wait, MAX_SETTLED)
+        self._wait = min(2 * self._wait, MAX_CHECK)
         if result.native and not any(earlier.native for earlier in self.verdicts):
             logger().warning("%s: %s", name_of(self._function), result)
         self.verdicts.append(result)
@@ -200,14 +200,14 @@ class Tiering:
 
 @dataclass(slots=True)
 class Tally:
-    """What captures of a function cost since the last time that it was found not to settle.
+    """What captures of a function cost since the last time that its captures did not end.
     Mutable. calls: of its starts. again: how many of these captured, though not for the first time.
-    seconds: that this took. found: how often it did not settle."""
+    seconds: that this took. n_unsteady: how often it did not settle."""
 
     calls: float = 0.0
     again: int = 0
     seconds: float = 0.0
-    found: int = 0
+    n_unsteady: int = 0
     _captures: int = 0
     _first: int = 0
     _seconds: float = 0.0
@@ -237,7 +237,7 @@ class Tally:
     def is_too_much(self) -> bool:
         """Returns whether so many calls captured again that their cost is to be weighed."""
         is_often = self.again * OFTEN >= self.calls
-        return self.again >= max(MIN_RECAPTURES, MAX_RECAPTURES >> self.found + is_often)
+        return self.again >= max(MIN_RECAPTURES, MAX_RECAPTURES >> self.n_unsteady + is_often)
 
     def unsettled(self, eager: float) -> Verdict | None:
         """Returns that the function runs in eager mode if captures cost too much beside such
@@ -254,8 +254,8 @@ class Tally:
 
     def pause(self, host: Tiering) -> float:
         """Notes that the function does not settle; returns the seconds until it is tried again."""
-        self.found += 1
-        return PAUSE * host.capture_seconds * float(2 ** (self.found - 1))
+        self.n_unsteady += 1
+        return PAUSE * host.capture_seconds * float(2 ** (self.n_unsteady - 1))
 
 
 #: The comparison that goes on, if any. Two at once would measure one another: one function may
@@ -343,11 +343,11 @@ class TimedRegion:
             self._host.put(self._ways.key, self, self._region)
             return False
         if self._host.is_waiting():
-            self._left = SETTLED
+            self._left = FIRST_CHECK
             return False
         other = _current() if _current is not None else None
         if other is not None and other is not self and clock() - other._used < IDLE:
-            self._left = SETTLED
+            self._left = FIRST_CHECK
             return False
         _current, self._used = weakref.ref(self), clock()
         self._clock = _call_clock()

@@ -68,7 +68,7 @@ class RecompileLimit:
             return True
         count, total = cache.count(state), len(cache.entries)
         if count == 0 and total > MAX_RECENT_ENTRIES:
-            crossed("MAX_RECENT_ENTRIES", found=total, owner=self._owner())
+            crossed("MAX_RECENT_ENTRIES", reached=total, owner=self._owner())
         if count < self.config.recompile_limit and total < MAX_CACHE_ENTRIES:
             failed = self._entries.failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
@@ -78,7 +78,7 @@ class RecompileLimit:
             raise RecompileLimitError(**self._facts(cache, newest, state))
         cache.close(state, self.config.recompile_limit)
         limit = "MAX_CACHE_ENTRIES" if total >= MAX_CACHE_ENTRIES else "MAX_RECOMPILES"
-        crossed(limit, found=total, owner=self._owner())
+        crossed(limit, reached=total, owner=self._owner())
         # A loop of the call that fills a program's tables (of einops' backends) may be run by no
         # later one: this call ends in eager mode, and nothing is logged yet.
         cache.closed_early = cache.made_in == n_broken
@@ -113,7 +113,7 @@ class RecompileLimit:
             return {"function": function, "count": count, "reason": "a guard failed"}
         known, values = cache.known(state), []
         for entry in self._entries.captured:
-            failed = entry.check_first.failed(state) if entry.attempt in known else None
+            failed = entry.check_first.failed(state) if entry.entry_function in known else None
             if failed is None or failed.source != last.source:
                 continue
             if failed.died or failed.seen not in values:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.execution.tiers.background_entry import may_run_eagerly
-from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
+from tracer_core.fx_capture.object_mutations import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.limits import MAX_COMPILED_FIRST_STEP
 from tracer_core.options import CompileConfig
 from tracer_core.registry.torch_style import TorchStyle

@@ -16,7 +16,7 @@ from typing import Any
 from tracer_core.guards.source import Source, SourceTrait
 from tracer_core.natives.effects import CALLED_CODES, special, special_each
 from tracer_core.natives.queries import query
-from tracer_core.trace.side_effect_tracking import HeldLock
+from tracer_core.trace.save_before_mutation import HeldLock
 from tracer_core.trace.tracer import Tracer
 
 _LOCKS: tuple[type, ...] = (type(_thread.allocate_lock()), type(_thread.RLock()))

@@ -24,8 +24,8 @@ from tracer_core.natives.effects import special, special_each, special_rows
 from tracer_core.natives.queries import applied, query
 from tracer_core.torch_private.settings import print_options
 from tracer_core.trace import special_methods
+from tracer_core.trace.save_before_mutation import LateCall
 from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
 
 

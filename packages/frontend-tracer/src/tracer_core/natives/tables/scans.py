@@ -87,7 +87,7 @@ def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
     sizes = [tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves]  # symbols have no hash
     few = all(type(n) is int and 0 < n <= MAX_UNROLLED_MAP and n == sizes[0] for n in sizes)
     if type(sizes[0]) is int and sizes[0] > MAX_UNROLLED_MAP:
-        crossed("MAX_UNROLLED_MAP", found=sizes[0])
+        crossed("MAX_UNROLLED_MAP", reached=sizes[0])
     polyfill = polyfills.map_rows if few else polyfills.map_many_rows
     return tracer.calls.prepare(polyfill, [f, xs, *args], {})
 

@@ -186,7 +186,7 @@ def tolist(tracer: Tracer, tensor: Any) -> Any:
     sizes = list(fake.shape)
     has_all = all(type(size) is int for size in sizes)
     if has_all and fake.numel() > MAX_LISTED_ELEMENTS:
-        crossed("MAX_LISTED_ELEMENTS", found=fake.numel())
+        crossed("MAX_LISTED_ELEMENTS", reached=fake.numel())
         has_all = False
     if not (has_all and sizes and is_integer(fake.reshape(-1)[:1]) and recorder.follows_data()):
         return tracer.native_calls.call_torch(torch.Tensor.tolist, [tensor], {})

@@ -31,7 +31,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 ANY = (*FLOATS, torch.int64, torch.int32, torch.bool)
 NUMBERS = (*FLOATS, torch.int64, torch.int32)
 SHAPES = ((), (1,), (0,), (7,), (3, 5), (1, 5), (2, 0, 3), (2, 3, 4, 5))
-MATRICES = ((3, 5), (1, 1), (4, 1))
+SHAPES_2D = ((3, 5), (1, 1), (4, 1))
 ROWS = ((7,), (3, 5), (1, 1))
 TENSORS = ((7,), (3, 5), (2, 3, 4, 5))
 IMAGES = ((2, 3, 8, 8),)
@@ -56,7 +56,7 @@ def _two(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return make(dtype, shape), make(dtype, shape).flip(list(range(len(shape))))
 
 
-def _matrices(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
+def _operands(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return make(dtype, shape), make(dtype, (shape[1], 6))
 
 
@@ -105,9 +105,9 @@ def _write_a_view(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _swap(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    kept = x.clone()
+    copy = x.clone()
     x.copy_(y)
-    y.copy_(kept)
+    y.copy_(copy)
     return x - y
 
 
@@ -151,8 +151,8 @@ OPERATORS: tuple[Case, ...] = (
     Case("max and argmax", lambda x: (x.amax(-1), x.argmax(-1)), _one, NUMBERS, ROWS),
     Case("softmax", lambda x: (x.softmax(-1), x.log_softmax(0)), _one, FLOATS, ROWS),
     Case("layer norm", lambda x: F.layer_norm(x, x.shape[-1:]), _one, FLOATS, TENSORS),
-    Case("matmul", lambda x, y: x @ y, _matrices, FLOATS, MATRICES),
-    Case("linear and relu", lambda x, y: F.linear(x, y.t()).relu(), _matrices, FLOATS, MATRICES),
+    Case("matmul", lambda x, y: x @ y, _operands, FLOATS, SHAPES_2D),
+    Case("linear and relu", lambda x, y: F.linear(x, y.t()).relu(), _operands, FLOATS, SHAPES_2D),
     Case("convolution", lambda x, w: F.conv2d(x, w, padding=1), _images, FLOAT, IMAGES),
     Case("pooling", lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), _one, FLOATS[:2], IMAGES),
     Case("embedding", F.embedding, _table, FLOATS, ((3,), (2, 5))),
@@ -168,51 +168,51 @@ OPERATORS: tuple[Case, ...] = (
     Case("resize", lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), _one, FLOATS[:2],
          ((1, 2, 3, 3),)),
     Case("pad", lambda x: F.pad(x, (1, 2), value=3), _one, NUMBERS, ((3, 5), (7,))),
-    Case("gather", lambda x, i: x.gather(-1, i), _indexed, NUMBERS, MATRICES),
-    Case("scatter", _scatter, _indexed, NUMBERS, MATRICES),
-    Case("index", lambda x, i: x[..., i[0]], _indexed, NUMBERS, MATRICES),
-    Case("cumulative sum", lambda x: x.cumsum(-1), _one, NUMBERS, MATRICES),
-    Case("sort and top", lambda x: (x.sort(-1)[0], x.topk(1, -1)[0]), _one, NUMBERS, MATRICES),
+    Case("gather", lambda x, i: x.gather(-1, i), _indexed, NUMBERS, SHAPES_2D),
+    Case("scatter", _scatter, _indexed, NUMBERS, SHAPES_2D),
+    Case("index", lambda x, i: x[..., i[0]], _indexed, NUMBERS, SHAPES_2D),
+    Case("cumulative sum", lambda x: x.cumsum(-1), _one, NUMBERS, SHAPES_2D),
+    Case("sort and top", lambda x: (x.sort(-1)[0], x.topk(1, -1)[0]), _one, NUMBERS, SHAPES_2D),
     Case("whole division", lambda x, y: (x // (y.abs() + 1), x % (y.abs() + 1)), _two, NUMBERS,
          SHAPES),
     Case("powers and roots", lambda x: x**2 + x**3 + (x.abs() + 1).rsqrt() + x.erf(), _one,
          FLOATS, SHAPES),
     Case("any and all", lambda x: ((x > 0).any(), (x > 0).all(-1)), _one, NUMBERS, ROWS),
     Case("rounding", lambda x: (x.round(), x.floor(), x.trunc()), _one, FLOATS, SHAPES),
-    Case("triangle and diagonal", lambda x: (x.tril(), x.diagonal()), _one, NUMBERS, MATRICES),
+    Case("triangle and diagonal", lambda x: (x.tril(), x.diagonal()), _one, NUMBERS, SHAPES_2D),
 )  # fmt: skip
 
 VIEWS: tuple[Case, ...] = tuple(
     replace(case, area="views, aliasing, writes")
     for case in (
-        Case("permute", lambda x: (x + 1).permute(1, 0), _one, ANY[:5], MATRICES),
-        Case("view of an input", lambda x: (x.t(), x[0]), _one, ANY, MATRICES),
-        Case("views of one result", _shared_views, _one, NUMBERS, MATRICES),
+        Case("permute", lambda x: (x + 1).permute(1, 0), _one, ANY[:5], SHAPES_2D),
+        Case("view of an input", lambda x: (x.t(), x[0]), _one, ANY, SHAPES_2D),
+        Case("views of one result", _shared_views, _one, NUMBERS, SHAPES_2D),
         Case("split", lambda x: (x * 2).chunk(2, -1), _one, NUMBERS, ((3, 6), (4, 2))),
         Case("cat", lambda x, y: torch.cat([x, y, x], 0), _two, ANY, ((3, 5), (1,), (2, 0, 3))),
-        Case("expand", lambda x: (x + 1).expand(4, *x.shape), _one, NUMBERS, MATRICES),
-        Case("result is an input", lambda x, y: (y, x + y, x), _two, NUMBERS, MATRICES),
+        Case("expand", lambda x: (x + 1).expand(4, *x.shape), _one, NUMBERS, SHAPES_2D),
+        Case("result is an input", lambda x, y: (y, x + y, x), _two, NUMBERS, SHAPES_2D),
         Case(
-            "constants", lambda x: (x * 2, torch.ones(3), torch.tensor(5)), _one, NUMBERS, MATRICES
+            "constants", lambda x: (x * 2, torch.ones(3), torch.tensor(5)), _one, NUMBERS, SHAPES_2D
         ),
-        Case("in place", _write, _one, NUMBERS, MATRICES),
-        Case("in place through a view", _write_a_view, _one, NUMBERS, MATRICES),
-        Case("inputs swapped", _swap, _two, NUMBERS, MATRICES),
+        Case("in place", _write, _one, NUMBERS, SHAPES_2D),
+        Case("in place through a view", _write_a_view, _one, NUMBERS, SHAPES_2D),
+        Case("inputs swapped", _swap, _two, NUMBERS, SHAPES_2D),
     )
 )
 
 LAYOUTS: tuple[Case, ...] = tuple(replace(case, area="strides") for case in (
-    Case("transposed input", _both_orders, _transposed, NUMBERS, MATRICES),
-    Case("input with steps and an offset", _both_orders, _sliced, NUMBERS, MATRICES),
-    Case("expanded input", _both_orders, _expanded, NUMBERS, MATRICES),
-    Case("transposed factor", lambda x, y: x.t() @ y, _transposed, FLOATS, MATRICES),
+    Case("transposed input", _both_orders, _transposed, NUMBERS, SHAPES_2D),
+    Case("input with steps and an offset", _both_orders, _sliced, NUMBERS, SHAPES_2D),
+    Case("expanded input", _both_orders, _expanded, NUMBERS, SHAPES_2D),
+    Case("transposed factor", lambda x, y: x.t() @ y, _transposed, FLOATS, SHAPES_2D),
     Case("channels last", lambda x, w: F.conv2d(x, w, padding=1).relu(), _channels_last, FLOAT,
          ((2, 3, 8, 8), (1, 1, 4, 4))),
     Case("channels last, pointwise", lambda x, w: (x + 1).mean((2, 3)), _channels_last, FLOATS,
          IMAGES),
     Case("write to a transposed input", lambda x, y: x.add_(y).sum(0), _transposed, NUMBERS,
-         MATRICES),
-    Case("write to a slice's base", lambda x, y: x.copy_(y) + 1, _sliced, NUMBERS, MATRICES),
+         SHAPES_2D),
+    Case("write to a slice's base", lambda x, y: x.copy_(y) + 1, _sliced, NUMBERS, SHAPES_2D),
 ))  # fmt: skip
 
 CASES: tuple[Case, ...] = (*OPERATORS, *VIEWS, *LAYOUTS)

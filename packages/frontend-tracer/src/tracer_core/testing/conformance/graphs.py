@@ -18,7 +18,7 @@ from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
 from tracer_core.testing.conformance.cases import Case
-from tracer_core.testing.conformance.row import Row, told
+from tracer_core.testing.conformance.row import Row, error_text
 from tracer_core.testing.torch_graph import torch_graph
 
 TOLERANCES = {
@@ -47,7 +47,7 @@ def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Co
             for value in (copy.deepcopy(inputs), mine):
                 result = runner([*value, *extra])
         except Exception as error:  # a row says what went wrong; the table goes on
-            return row("error", told(error))
+            return row("error", error_text(error))
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
     tolerance = TOLERANCES.get(dtype, Tolerance())
     difference = _difference(expected, theirs, tuple(result), mine, tolerance)

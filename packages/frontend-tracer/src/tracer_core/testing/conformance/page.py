@@ -89,7 +89,7 @@ def _programs(rows: Sequence[Row]) -> Iterator[str]:
         yield ""
 
 
-def _refusals(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+def _unsupported(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """(operator, reason) of each row that did not run whole; ("", reason) where no operator is
     named.
     """
@@ -100,7 +100,7 @@ def _refusals(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 def _reasons(rows: Sequence[Row]) -> Iterator[str]:
     operators: dict[str, list[str]] = {}
-    for operator, reason in _refusals(rows):
+    for operator, reason in _unsupported(rows):
         names = operators.setdefault(_line(re.sub(r"[\w.]*_\d+\b|node_\w+", "...", reason)), [])
         if operator and operator not in names:
             names.append(operator)

@@ -194,15 +194,15 @@ def own_results(subject: Subject) -> None:
         return x + 1, x @ x, x
 
     fast = subject.compile(fn)
-    kept = []
+    calls = []
     for _ in range(4):
         x = torch.randn(5, 5)
-        kept.append((x, fast(x), fn(x)))
-    for x, mine, expected in kept:
+        calls.append((x, fast(x), fn(x)))
+    for x, mine, expected in calls:
         _same(expected, mine)
         _demand(mine[2] is x, "a result that is an input is another object")
         mine[0].zero_()
-    _same([expected[1:] for _, _, expected in kept], [mine[1:] for _, mine, _ in kept])
+    _same([expected[1:] for _, _, expected in calls], [mine[1:] for _, mine, _ in calls])
 
 
 @program("views, aliasing, writes", "buffers are written")
@@ -286,10 +286,10 @@ def threads(subject: Subject) -> None:
             failures.append(f"thread {number}: {error}")
 
     running = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     _demand(not failures, "; ".join(failures))
 
 
@@ -404,7 +404,7 @@ def compiled_again(subject: Subject) -> None:
 
 
 @program("caching", "inputs and results are not kept alive")
-def nothing_is_kept(subject: Subject) -> None:
+def nothing_stays_alive(subject: Subject) -> None:
     """Their memory is free when the program drops them."""
     fast = subject.compile(lambda x: x * 2 + 1)
     fast(torch.randn(64, 64)), fast(torch.randn(64, 64))

@@ -64,7 +64,7 @@ class Row:
         )
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The detail of a row whose case raised: a line, then the traceback for the backend's
     author.
     """

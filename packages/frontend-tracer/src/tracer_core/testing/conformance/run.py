@@ -21,7 +21,7 @@ from tracer_core.testing.compare import Mismatch
 from tracer_core.testing.conformance.cases import ANY, CASES, Case
 from tracer_core.testing.conformance.graphs import graph_row
 from tracer_core.testing.conformance.programs import PROGRAMS, Program, Subject
-from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name, told
+from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name, error_text
 
 #: One thing to try: its name, and what gives its row.
 Trial = tuple[str, Callable[[], Row]]
@@ -77,7 +77,7 @@ def program_row(program: Program, subject: Subject) -> Row:
     except Mismatch as mismatch:
         return Row(program.name, None, (), "wrong", str(mismatch), program.area)
     except Exception as error:  # a row says what went wrong; the table goes on
-        return Row(program.name, None, (), "error", told(error), program.area)
+        return Row(program.name, None, (), "error", error_text(error), program.area)
     status = "ok" if reason is None else "not declared"
     return Row(program.name, None, (), status, reason or "", program.area)
 

@@ -178,7 +178,7 @@ def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
         more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
         more += [] if unit.headers is None else [f"-I{unit.headers}"]
         command = [
-            *tools.command.words,
+            *tools.command.argv,
             *tools.flags,
             f"-I{INCLUDE_DIR}",
             *more,

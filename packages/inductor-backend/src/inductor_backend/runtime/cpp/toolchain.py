@@ -66,7 +66,7 @@ class Toolchain:
         """Returns text that differs whenever the same source could give another binary."""
         library = os.path.basename(self.openmp_library or "")
         return "\n".join(
-            (self.kind, self.version, *self.command.words[1:], *self.flags, self.cpu, library)
+            (self.kind, self.version, *self.command.argv[1:], *self.flags, self.cpu, library)
         )
 
 
@@ -83,11 +83,11 @@ def find_compiler() -> Toolchain:
 def _find(cxx: str, search_path: str) -> Toolchain:
     tried = []
     for command in compilers(cxx, CANDIDATES, "c++"):
-        name = " ".join(command.words)
+        name = " ".join(command.argv)
         version = command.version()
         if version is not None:
             return _toolchain(command, version)
-        tried.append(f"{name}: {'does not answer --version' if command.found else 'not found'}")
+        tried.append(f"{name}: {'does not answer --version' if command.exists else 'not found'}")
     raise CompilerMissingError(
         "inductor",
         "toolchain",

@@ -24,23 +24,23 @@ from tracer_core.torch_private.needed import pytree
 
 
 class CallWrites:
-    """Mutable. given: the call's tensor arguments, as fakes, before it runs; memory: the ``out=``
+    """Mutable. fakes: the call's tensor arguments before it runs; memory: the ``out=``
     tensors. After the call, `realize` sets `written` and, in `unseen`, the tensors mutated without
     a version bump."""
 
-    def __init__(self, given: list[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, fakes: list[Any], kwargs: dict[str, Any]) -> None:
         self.memory = out_variants.memory(kwargs)
         self.written = False
         self.unseen: list[Any] = []
-        self._given = given
-        self._before = [writes(fake) for fake in given]
-        self._sizes = [tuple(fake.shape) for fake in given] if self.memory else []
+        self._fakes = fakes
+        self._before = [writes(fake) for fake in fakes]
+        self._sizes = [tuple(fake.shape) for fake in fakes] if self.memory else []
 
     def resized_input(self, fakes: Fakes) -> bool:
         """Returns whether ``out=`` resized a graph input."""
         return any(
             fakes.real_of(fake) is not None and tuple(fake.shape) != size
-            for fake, size in zip(self._given, self._sizes, strict=False)
+            for fake, size in zip(self._fakes, self._sizes, strict=False)
         )
 
     def overlap(self, func_name: str) -> bool:
@@ -62,7 +62,7 @@ class CallWrites:
         """Returns the arguments that the schema says are mutated; all of them where none does."""
         places = written_arguments(func)
         if places is None:
-            return self._given
+            return self._fakes
         values = [
             args[position] if position < len(args) else kwargs.get(name)
             for position, name in places
@@ -70,7 +70,7 @@ class CallWrites:
         tensors = {
             id(leaf) for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)
         }
-        return [fake for fake in self._given if id(fake) in tensors]
+        return [fake for fake in self._fakes if id(fake) in tensors]
 
     def storages(self) -> list[int]:
         """Returns the ids of the storages that were, or may have been, mutated."""
@@ -78,13 +78,13 @@ class CallWrites:
 
     def _counted(self) -> list[Any]:
         """Returns the arguments whose version counter changed."""
-        pairs = zip(self._given, self._before, strict=True)
+        pairs = zip(self._fakes, self._before, strict=True)
         return [fake for fake, before in pairs if writes(fake) != before]
 
     def _touched(self) -> list[Any]:
         """Returns the arguments whose version counter changed and all inference tensors, which have
         none."""
-        pairs = zip(self._given, self._before, strict=True)
+        pairs = zip(self._fakes, self._before, strict=True)
         return [fake for fake, before in pairs if before is None or writes(fake) != before]
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
+from tracer_core.fx_capture.object_mutations import Change, Effects
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import can_refill
-from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.trace.guarded_reads import is_literal
@@ -80,10 +80,10 @@ class SideEffects:
         if self.provenance.source_of(target) is None:
             return
         known = self.effects.peek(target)
-        if known is None or not known.whole:
+        if known is None or not known.all_contents:
             self.tracer.reads.expand(target)
             known = self._begin(target)
-            known.whole = True
+            known.all_contents = True
             if isinstance(known.before, dict):
                 self.tracer.finalization.overwritten(target, known.before.values())
         known.moved |= moves
@@ -153,7 +153,7 @@ class SideEffects:
             self.mutations += 1
             return
         known = self.effects.peek(target)
-        if known is not None and (known.whole or known.added):
+        if known is not None and (known.all_contents or known.added):
             self.before_change(target, moves=False)
             return
         self.mutations += 1
@@ -168,7 +168,7 @@ class SideEffects:
         if self.provenance.source_of(target) is not None:
             change = self._begin(target)
             change.moved = True
-            if not change.whole:
+            if not change.all_contents:
                 change.added.extend(values)
 
     def before_attribute(self, obj: Any, where: Any) -> Change | None:
@@ -187,7 +187,7 @@ class SideEffects:
 
     def realize(self, change: Change) -> None:
         """Guards the whole old contents of a changed object: the trace reads all of it."""
-        change.whole = True
+        change.all_contents = True
         source = self.provenance.source_of(change.obj)
         if source is None or change.kind not in _CONTAINERS:
             return

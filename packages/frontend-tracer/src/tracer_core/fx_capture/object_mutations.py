@@ -1,6 +1,6 @@
 """Side effects: the mutations that a trace made to objects that existed before it.
 
-Before each mutation, trace/side_effect_tracking.py calls a `begin...` method here. `restore` gives
+Before each mutation, trace/save_before_mutation.py calls a `begin...` method here. `restore` gives
 every object exactly the contents it had before the trace, and may be called again after an
 interruption. What other threads add to a container meanwhile stays, unless the trace guards all of
 its contents. Generated code replays each `Change` after the graph ran.
@@ -83,7 +83,7 @@ class Change:
     kind: type
     before: Any
     where: Any = None
-    whole: bool = False
+    all_contents: bool = False
     moved: bool = False
     after: Any = None
     written: dict[Any, None] = field(default_factory=dict)
@@ -102,18 +102,20 @@ class Change:
     def may_have_set(self, key: Any) -> bool:
         """Returns whether the trace, and not only another thread, may have set or deleted the
         dictionary's entry."""
-        return self.whole or key in self.written or key in self.removed
+        return self.all_contents or key in self.written or key in self.removed
 
     def is_new(self, index: int) -> bool:
         """Returns whether the program itself put the item at this position of a list there, or all
         old items are guarded."""
-        return self.whole or index in self.written or index >= len(self.before)
+        return self.all_contents or index in self.written or index >= len(self.before)
 
     def decided(self, key: Any) -> bool:
         """Returns whether the program itself set or deleted the dictionary's entry."""
         if key in self.written or key in self.removed:
             return True
-        return self.whole and self.before.get(key, MISSING) is not dict.get(self.obj, key, MISSING)
+        return self.all_contents and self.before.get(key, MISSING) is not dict.get(
+            self.obj, key, MISSING
+        )
 
 
 # -- saving and restoring
@@ -184,7 +186,7 @@ def _of_others(change: Change, now: list[Any]) -> list[Any] | None:
     """Returns the items that other threads have put behind the old ones of a list or deque; None
     if that cannot be told."""
     size = len(change.before)
-    if change.whole or not all(map(operator.is_, now, change.before)) or len(now) < size:
+    if change.all_contents or not all(map(operator.is_, now, change.before)) or len(now) < size:
         return None
     added = collections.Counter(map(id, change.added))
     others = []
@@ -212,7 +214,7 @@ def _restore_set(change: Change) -> None:
     if list(map(id, now)) != list(map(id, change.before)):
         known = {*map(id, change.before), *map(id, change.added)}
         refill(change.obj, change.before)
-        if not change.whole:
+        if not change.all_contents:
             set.update(change.obj, [item for item in now if id(item) not in known])
 
 
@@ -337,7 +339,7 @@ class Effects:
         """Returns the change of an object's contents, all of which may now be read without further
         guards."""
         change = self.changes.get(id(obj))
-        if change is not None and not change.whole:
+        if change is not None and not change.all_contents:
             self._realize(change)
         return change
 

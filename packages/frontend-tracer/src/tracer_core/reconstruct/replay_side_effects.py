@@ -13,9 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracer_core.fx_capture.provenance import Provenance, is_constant
-from tracer_core.fx_capture.set_order import refill
-from tracer_core.fx_capture.side_effects import (
+from tracer_core.fx_capture.object_mutations import (
     MISSING,
     Change,
     ClassAttribute,
@@ -26,6 +24,8 @@ from tracer_core.fx_capture.side_effects import (
     Slot,
     ThreadAttribute,
 )
+from tracer_core.fx_capture.provenance import Provenance, is_constant
+from tracer_core.fx_capture.set_order import refill
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
 
@@ -46,11 +46,11 @@ def _replay_dict(target: str, change: Change, r: Rebuilder) -> list[str]:
     name = "ordered" if change.kind is _ORDERED else "dict"
     before, after, written = change.before, change.after, change.written
     check_hashed_again(r.tracer, [*after, *change.removed])
-    if not change.whole:
+    if not change.all_contents:
         removed, stored = list(change.removed), stored_keys(change, r.tracer.provenance)
     else:
-        kept = [key for key in before if key in after]
-        if list(after)[: len(kept)] != kept:
+        left = [key for key in before if key in after]
+        if list(after)[: len(left)] != left:
             pairs = ", ".join(f"({r.value(k)}, {r.value(v)})" for k, v in after.items())
             return [f"{name}_assign({target}, [{pairs}])"]
         removed = [key for key in before if key not in after]
@@ -80,7 +80,7 @@ def stored_keys(change: Change, provenance: Provenance) -> list[Any]:
 
 def _replay_list(target: str, change: Change, r: Rebuilder) -> list[str]:
     added, written = change.added, change.written
-    if change.whole:
+    if change.all_contents:
         size = len(change.before)
         if written or not _same_items(change.before, change.after[:size]):
             return [f"list_assign({target}, {_listed(change.after, r)})"]
@@ -104,7 +104,7 @@ def _additions(change: Change) -> Iterator[tuple[str, Callable[[Any], Any], list
 
 
 def _replay_set(target: str, change: Change, r: Rebuilder) -> list[str]:
-    if not change.whole:
+    if not change.all_contents:
         check_hashed_again(r.tracer, change.added)
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
     same = _same_items(change.before, change.after)  # as lists, in iteration order
@@ -125,7 +125,7 @@ def _replay_set(target: str, change: Change, r: Rebuilder) -> list[str]:
 
 
 def _replay_deque(target: str, change: Change, r: Rebuilder) -> list[str]:
-    if not change.whole:
+    if not change.all_contents:
         return [f"deque_extend({target}, {_listed(change.added, r)})"] if change.added else []
     if not change.moved:
         pairs = zip(change.before, change.after, strict=True)
