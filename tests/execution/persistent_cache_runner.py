@@ -23,7 +23,7 @@ import torch
 
 import tracer_core
 from tests.support.stored_backend import BACKEND
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 
 PROGRAMS = Path(__file__).with_name("persistent_cache_programs.txt")
 BEFORE, AFTER = 0, 1
@@ -94,7 +94,7 @@ def run(text: str, form: int, folder: Path, name: str) -> dict[str, Any]:
             differences.append(f"{got}, expected {want}")
     rows = tracer_core.last_compile(fast)
     said = rows[0].text if rows and rows[0].name == "kept" else ""
-    kept.flush()
+    persistent_cache.flush()
     captures = sum(row.name == "trace" for row in rows)
     return {"differences": differences, "said": said, "captures": captures}
 

@@ -17,7 +17,7 @@ import torch
 import tracer_core
 from tests.execution.changed_programs import CHANGED
 from tests.support.persistent_programs import PLAIN, cache_status, captures
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 
 _names = (f"kept_program_{number}" for number in itertools.count())
 X = torch.linspace(-2, 2, 6)
@@ -269,7 +269,7 @@ def test_random_numbers_are_those_of_eager(program):
 
 
 def test_the_thread_writes_without_being_asked(program, fresh_cache, monkeypatch):
-    monkeypatch.setattr(kept, "QUIET", 0.05)
+    monkeypatch.setattr(persistent_cache, "QUIET", 0.05)
     program.started(PLAIN)
     program.check(X)
     for _ in range(100):

@@ -15,7 +15,7 @@ import tracer_core
 from tests.support.persistent_programs import PLAIN, cache_status, captures
 from tracer_core import markers
 from tracer_core.execution.entry.guarded_cache import GuardedCache
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 from tracer_core.execution.tiers.eager_or_compiled import EagerRegion, TimedRegion
 from tracer_core.execution.tiers.verdicts import StoredVerdict
 from tracer_core.limits import MAX_VERDICT_USES
@@ -222,7 +222,7 @@ def test_another_file_in_the_same_place(program):
 def test_a_damaged_entry_is_a_miss(program, fresh_cache, damage):
     program.started(PLAIN)
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()
     files = [path for path in (Path(fresh_cache) / "kept").iterdir() if path.is_file()]
     assert files
     for file in files:
@@ -238,7 +238,7 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     program.check(X)
     program.started(PLAIN.replace("* 2", "* 3"))
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()
     first, second = [
         path for path in (Path(fresh_cache) / "kept").iterdir() if len(path.name) == 64
     ]
@@ -255,7 +255,7 @@ def test_nothing_is_kept_where_that_is_switched_off(program, fresh_cache, monkey
     with torch.no_grad():
         program.fast(X)
     assert tracer_core.last_compile(program.fast)[0].name == "trace"
-    kept.flush()
+    persistent_cache.flush()
     assert not (Path(fresh_cache) / "kept").exists()
 
 
@@ -263,4 +263,4 @@ def test_a_cache_that_cannot_be_written_to_costs_nothing_else(program, monkeypat
     monkeypatch.setenv("TRACER_CACHE_DIR", "/proc/nowhere")
     program.started(PLAIN)
     program.check(X)
-    kept.flush()
+    persistent_cache.flush()

@@ -17,7 +17,7 @@ from tests.support.persistent_programs import (
 from tests.support.stored_backend import OTHER_RNG, as_its_rng
 from tracer_core.aot import saved_rng
 from tracer_core.aot.recompute_forward import RecomputeForward
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 
 MODEL = """
@@ -139,7 +139,7 @@ def test_backwards_that_are_compiled_later_are_written_too(program, monkeypatch)
 
     program.started(text)
     train([0, 1])
-    kept.flush()
+    persistent_cache.flush()
     train([0])  # after the entry was written
     program.started(text)
     for outputs in ([0, 1], [0]):
@@ -320,7 +320,7 @@ def test_a_forward_is_kept_when_its_backward_has_run(program, fresh_cache):
     program.started(text)
     x = data().requires_grad_()
     result = program.fast(x)
-    kept.flush()
+    persistent_cache.flush()
     result.sum().backward()
     program.started(text)
     y = data().requires_grad_()

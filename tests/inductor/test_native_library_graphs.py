@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import tracer_core
 from tests.support.frozen_graphs import frozen_graph
 from tests.support.native_libraries import (
-    Words,
+    Embeddings,
     close,
     library,
     like_eager,
@@ -69,7 +69,7 @@ def test_results_that_lie_elsewhere(tmp_path) -> None:
         close(item, other)
 
 
-class Products(nn.Module):
+class Matmuls(nn.Module):
     """Products and convolutions for which the Python module would call ATen."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Products(nn.Module):
 def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
     torch.manual_seed(0)
     x, y, z = torch.randn(4, 6, 20), torch.randn(4, 6, 6), torch.randn(4, 20, 6)
-    stays_inside(like_eager(Products().eval(), x, y, z, folder=tmp_path / "products"), ones="")
+    stays_inside(like_eager(Matmuls().eval(), x, y, z, folder=tmp_path / "products"), ones="")
 
 
 class Windows(nn.Module):
@@ -125,7 +125,7 @@ def test_convolutions_of_all_kinds(tmp_path) -> None:
 
 
 def test_products_of_other_dtypes(tmp_path) -> None:
-    def products(x, y, bias):
+    def matmuls(x, y, bias):
         wide, counts = x.double(), (y * 9).long()
         low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
         return (
@@ -135,8 +135,8 @@ def test_products_of_other_dtypes(tmp_path) -> None:
         )  # fmt: skip
 
     x, y, bias = torch.randn(7, 12), torch.randn(12, 5), torch.randn(5)
-    result = library(products, x, y, bias, folder=tmp_path / "products")
-    for ours, eager in zip(result(x, y, bias), products(x, y, bias), strict=True):
+    result = library(matmuls, x, y, bias, folder=tmp_path / "products")
+    for ours, eager in zip(result(x, y, bias), matmuls(x, y, bias), strict=True):
         torch.testing.assert_close(ours, eager)
 
 
@@ -201,7 +201,7 @@ def test_loops(tmp_path) -> None:
 def test_sizes_that_the_caller_gives(tmp_path) -> None:
     """A batch and a length, within the ranges and conditions of the captured graph."""
     torch.manual_seed(0)
-    model = Words().eval()
+    model = Embeddings().eval()
 
     def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
         seen = torch.arange(length) < torch.randint(1, length + 1, (batch, 1))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.execution.store import persistent_cache as kept
+from tracer_core.execution.store import persistent_cache
 
 _names = (f"kept_program_{number}" for number in itertools.count())
 
@@ -25,8 +25,8 @@ class Program:
 
     def started(self, text, **settings):
         """Runs the program's text anew; returns its module, whose `run` is compiled as `fast`."""
-        kept.flush()
-        kept._WRITER.written.clear()
+        persistent_cache.flush()
+        persistent_cache._WRITER.written.clear()
         tracer_core.reset()
         (self.folder / f"{self.name}.py").write_text(textwrap.dedent(text))
         sys.modules.pop(self.name, None)
@@ -64,7 +64,7 @@ def program(tmp_path, monkeypatch, fresh_cache):
     monkeypatch.syspath_prepend(str(tmp_path))
     result = Program(tmp_path)
     yield result
-    kept.flush()
+    persistent_cache.flush()
     tracer_core.reset()
     sys.modules.pop(result.name, None)
 

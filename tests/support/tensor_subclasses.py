@@ -77,7 +77,7 @@ def scaled(seed: int, kind: str = "plain") -> Scaled:
     )
 
 
-def plain(seed: int, *sizes: int) -> torch.Tensor:
+def random_tensor(seed: int, *sizes: int) -> torch.Tensor:
     return torch.randn(sizes or SIZES, generator=torch.Generator().manual_seed(seed))
 
 
