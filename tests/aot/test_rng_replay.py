@@ -115,7 +115,7 @@ def test_a_gradient_of_a_gradient(program, lowerings):
     torch.testing.assert_close(actual, expected)
     with pytest.raises(AssertionError):  # the numbers are others than eager's
         torch.testing.assert_close(actual, of_second_order(program))
-    assert all(item.again.drawn and not item.again.draws for item in lowerings)
+    assert all(item.again.replayed and not item.again.uses_rng for item in lowerings)
 
 
 def test_what_the_backward_reads_is_not_saved_twice(lowerings, monkeypatch):
@@ -126,7 +126,11 @@ def test_what_the_backward_reads_is_not_saved_twice(lowerings, monkeypatch):
     tracer_core.reset()
     without = fast(*inputs())
     assert with_draws[0].requires_grad and without[0].requires_grad
-    assert lowerings[0].again.drawn and not lowerings[1].again.drawn and lowerings[1].again.draws
+    assert (
+        lowerings[0].again.replayed
+        and not lowerings[1].again.replayed
+        and lowerings[1].again.uses_rng
+    )
     assert lowerings[0].split.saved_bytes <= lowerings[1].split.saved_bytes * 17 // 16
 
 
@@ -255,8 +259,8 @@ def rng_of_attention(name, p):
     request = Request(ATEN_EAGER, None, "default", "graph_0", Phase.FORWARD)
     graphs = autograd_runtime.lower_training(captured, request)
     result = recompute_forward(captured, graphs.joint, graphs.split)
-    assert not result.obstacle and not result.draws
-    return result.drawn
+    assert not result.obstacle and not result.uses_rng
+    return result.replayed
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -88,7 +88,7 @@ def counting_tries(fn):
         return run
 
     for root in segment._roots.values():
-        root.entries[:] = map(counted, root.attempts)
+        root.entries[:] = map(counted, root.entries)
         root.hot = None  # the entries are looked through again
     return lambda: count[0]
 

@@ -203,10 +203,10 @@ def test_words_are_shared(script):
     shared = [guards._shared for guards in _guards_of(fast)]
     used = [item for item in shared if item is not None and item.holds()]
     assert used
-    ours = sum(map(len, used[0].words.depths))
+    ours = sum(map(len, used[0].fields.depths))
     assert ours > SharedFields.LEAST
     (guard, *_) = (g for c in _guards_of(fast) for g in c._fast_paths.values() if g._shared in used)
-    assert sum(map(len, guard._words.depths)) < ours
+    assert sum(map(len, guard._fields.depths)) < ours
 
 
 def test_a_cache_that_writes_its_own_attributes_is_checked_once_or_twice(script):

@@ -86,10 +86,10 @@ def test_a_compiler_named_with_arguments(tmp_path, monkeypatch):
     path = shutil.which("g++")
     monkeypatch.setenv("CXX", "g++ -DSOME=1")
     compiler = find_compiler()
-    assert compiler.command.words == (path, "-DSOME=1")
+    assert compiler.command.argv == (path, "-DSOME=1")
     monkeypatch.setenv("CXX", "g++ '-DSOME=\"a b\"'")
     other = find_compiler()
-    assert other.command.words == (path, '-DSOME="a b"')
+    assert other.command.argv == (path, '-DSOME="a b"')
     assert compiler.fingerprint() != other.fingerprint()
     wrapper = tmp_path / "some folder" / "ccache"
     wrapper.parent.mkdir()
