@@ -42,7 +42,7 @@ def test_internal_errors(
         def fails(*_: Any) -> Any:
             raise fault
 
-        patch.setattr(entry_builder.Generator, "finish", fails)
+        patch.setattr(entry_builder.EntryBuilder, "finish", fails)
         full = tracer_core.compile(scaled, backend="eager", fullgraph=True)
         for _ in range(2):  # at each call
             with pytest.raises(

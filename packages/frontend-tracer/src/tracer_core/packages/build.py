@@ -28,7 +28,7 @@ from tracer_core.errors import MarkedSizeError, PackageError
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
 from tracer_core.execution.capture_lock import tracing
-from tracer_core.execution.entry.builder import TraceWriter
+from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
     size_conditions,
@@ -256,7 +256,7 @@ def _demand_plain(leaf: Leaf) -> None:
         largest += (size - 1) * stride
 
 
-class ProgramWriter(TraceWriter):
+class ProgramWriter:
     """Makes a `PackagedProgram` of a finished trace. Mutable, used once."""
 
     def __init__(
@@ -268,8 +268,8 @@ class ProgramWriter(TraceWriter):
         settings: torch_private.TorchState,
         name: str,
     ) -> None:
-        super().__init__(tracer, state, config, settings, name)
-        self.call = call
+        self.call, self.tracer, self.config = call, tracer, config
+        self.graph = TraceGraph(tracer, config, name)
         self.leaf_index: dict[int, int] = {}
         for index, leaf in reversed(list(enumerate(call.leaves))):
             self.leaf_index[id(leaf.tensor)] = index
@@ -347,7 +347,7 @@ class ProgramWriter(TraceWriter):
             node = tracer.recorder.sizes.node(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return constant(node)
-            return {"kind": "output", "index": self.outputs.setdefault(node, len(self.outputs))}
+            return {"kind": "output", "index": self.graph.output(node)}
         self._demand_fresh(value, tracer.provenance.source_of(value), where)
         return None
 
@@ -363,14 +363,19 @@ class ProgramWriter(TraceWriter):
         node = recorder.node_of(tensor)
         if node is None or recorder.left_inside(tensor) is not None:
             raise CannotDescribe("a result is a tensor that is no part of the graph")
-        return self.outputs.setdefault(node, len(self.outputs))
+        return self.graph.output(node)
+
+    def forget(self) -> None:
+        """Breaks the reference cycles between the parts: see `Tracer.forget`."""
+        vars(self.graph).clear()
+        vars(self).clear()
 
     # -- what the graph reads --
 
     def finish(self, broken: Break | None, where: str) -> PackagedProgram:
         tracer, runner, gm = self.tracer, None, None
-        if tracer.recorder.op_count or self.outputs:
-            runner, gm = self._compile()
+        if tracer.recorder.op_count or self.graph.outputs:
+            runner, gm = self.graph.compile(frozenset())
         if runner is not None:
             self._demand_whole(runner)
         violation: MarkedSizeError | None = constraint_violation(
@@ -382,7 +387,9 @@ class ProgramWriter(TraceWriter):
         arguments = tracer.recorder.inputs if runner is not None else []
         inputs = tuple(map(self._input, arguments))
         written = (
-            {id(value.value) for value in self._mutated_inputs()} if runner is not None else set()
+            {id(value.value) for value in self.graph.mutated_inputs()}
+            if runner is not None
+            else set()
         )
         self._demand_apart(arguments, written)
         states = {
@@ -430,7 +437,7 @@ class ProgramWriter(TraceWriter):
             self._demand_checked(guard.kind, guard.source)
         for source in self.tracer.recorder.read_early:
             raise PackageError(f"{self.call.name} depends on the values of {source.name}")
-        for condition in self._offset_conditions():
+        for condition in self.graph.offset_conditions():
             raise PackageError(
                 f"{self.call.name} takes a view of {condition.sources[0].name} by as_strided, which"
                 " counts from the beginning of its memory"

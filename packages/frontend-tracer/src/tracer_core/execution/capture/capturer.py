@@ -149,7 +149,7 @@ def _traced(
     `_FailedSpeculation` if nothing can be captured or the graph has no lowered form, since the
     graphs between the breaks may have one."""
     from tracer_core.execution.capture.trace import capture  # heavy: the tracer
-    from tracer_core.execution.entry.builder import Generator  # heavy: the tracer
+    from tracer_core.execution.entry.builder import EntryBuilder  # heavy: the tracer
 
     speculation = Speculation(cache.specializations.speculates and runtime.may_speculate())
     has_assumptions = bool(cache.specializations.outcomes)
@@ -157,7 +157,7 @@ def _traced(
     try:
         with STATE.tracing(), recording(runtime.owner()), torch_private.unshielded():
             record = capture(
-                Generator, start, state, runtime.config, cache.specializations, name, runtime.eager_codes,
+                EntryBuilder, start, state, runtime.config, cache.specializations, name, runtime.eager_codes,
                 runtime.answers, speculation,
             )  # fmt: skip
         give_back_free_memory()

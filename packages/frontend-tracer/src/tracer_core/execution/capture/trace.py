@@ -1,6 +1,6 @@
 """Captures a cache entry at a place in the program: trace, lower, generate code.
 
-In: the frames of an activation and its state. Out, by `Generator`: a `Captured` (an ``cache entry``
+In: the frames of an activation and its state. Out, by `EntryBuilder`: a `Captured` (an ``cache entry``
 function and its records), or a reason why nothing was captured. Every object that the trace changed
 has its old contents again when `capture` returns or raises.
 """
@@ -45,7 +45,7 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 
 class Writer(Protocol[Made_co]):
-    """Makes something of a finished trace: `Generator` makes a cache entry."""
+    """Makes something of a finished trace: `EntryBuilder` makes a cache entry."""
 
     def write(self, value: Any, broken: Break | None) -> None: ...
 
@@ -238,12 +238,12 @@ def _trace(
         where = (broken.location or tracer.where()) if broken is not None else ""
         if wants_text():
             record.text = str(tracer.recorder.graph)
-    generator = writer(tracer, state, config, settings, name)
+    result = writer(tracer, state, config, settings, name)
     try:
         # Values are written down as the trace left them: iterators inspect their containers.
         tracer.effects.look()
         try:
-            generator.write(value, broken)
+            result.write(value, broken)
         except Break as error:  # no instruction is left that a break could precede
             raise Abandoned(f"{error.kind}: {error.reason}") from error
         except RunEagerly as error:
@@ -258,6 +258,6 @@ def _trace(
             reason = f"{broken.reason}; {restart.reason}"
             raise Restart(restart.step, broken.kind, reason, where) from None
         tracer.close()
-        return generator.finish(broken, where)
+        return result.finish(broken, where)
     finally:
-        generator.forget()
+        result.forget()
