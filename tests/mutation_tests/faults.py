@@ -28,6 +28,10 @@ def _guards(name: str, old: str, new: str) -> Fault:
     return Fault(name, "guards", "guards/guard.py", old, new)
 
 
+def _tensor_guards(name: str, old: str, new: str) -> Fault:
+    return Fault(name, "guards", "guards/tensor_guard.py", old, new)
+
+
 #: Guards that are lifted: what is no longer guarded -> the text of the check.
 _LIFTED = {
     "an absent key is not guarded": 'f"{g.expected!r} not in {v}"',
@@ -55,15 +59,15 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     _guards("minus zero equals zero",
     'is float and {value} == 0.0"\n                f" and repr({value}) == {repr(expected)!r})"',
     'is float and {value} == 0.0)"'),
-    _guards("the dtype of a tensor is not guarded",
+    _tensor_guards("the dtype of a tensor is not guarded",
     '        "dtype": f"{value}.dtype is {constant(facts.dtype)}",\n', ""),
-    _guards("requires_grad is not guarded",
+    _tensor_guards("requires_grad is not guarded",
     '        "keys": f"keys({value}).raw_repr() == {facts.keys}",\n'
     '        "requires_grad": f"{value}.requires_grad is {facts.requires_grad}",\n', ""),
-    _guards("the shape of a tensor is not guarded",
+    _tensor_guards("the shape of a tensor is not guarded",
     'checks["shape"] = f"{value}.shape == {tuple(facts.shape)!r}"',
     "pass"),
-    _guards("strides are not guarded", "if facts.stride is not None:", "if False:"),
+    _tensor_guards("strides are not guarded", "if facts.stride is not None:", "if False:"),
     Fault("grad mode is not guarded", "guards", "execution/entry/codegen.py",
     '        f"is_grad_enabled() is {state.grad}",\n', ""),
     Fault("a stamp never looks again", "guards", "guards/guard_cache.py",
@@ -86,7 +90,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     Fault("keys are never removed", "replay", "reconstruct/replay_side_effects.py",
     "lines = [f\"{name}_remove({target}, {r.value(key)})\" for key in removed]", "lines = []"),
     Fault("the order of a dictionary is not replayed", "replay", "reconstruct/replay_side_effects.py",
-    "if list(after)[: len(kept)] != kept:", "if False:"),
+    "if list(after)[: len(left)] != left:", "if False:"),
     Fault("sets are not replayed", "replay", "reconstruct/replay_side_effects.py",
     "    if not change.all_contents:\n        check_hashed_again(r.tracer, change.added)\n",
     "    return []\n    if not change.all_contents:\n        check_hashed_again(r.tracer, change.added)\n"),
@@ -108,14 +112,15 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "            kind.pop(target, key, None)\n", "            pass\n"),
     Fault("levels of autocast stay entered after a trace", "effects", "fx_capture/fx_recorder.py",
     "        settings.nest_autocast(-self.autocast_nesting)\n", "        pass\n"),
-    Fault("levels of autocast are not replayed", "replay", "execution/entry/builder.py",
+    Fault("levels of autocast are not replayed", "replay", "execution/entry/state_at_exit.py",
     "        if recorder.autocast_nesting:\n", "        if False:\n"),
     # -- aliasing --
     Fault("shared memory of written inputs is not guarded", "aliasing",
-    "execution/entry/builder.py",
-    "        if self._mutated_inputs():\n            tensors =",
+    "execution/entry/entry_guards.py",
+    "        if self.graph.mutated_inputs():\n            tensors =",
     "        if False:\n            tensors ="),
-    Fault("changed objects may be others that were read", "aliasing", "execution/entry/builder.py",
+    Fault("changed objects may be others that were read", "aliasing",
+    "execution/entry/entry_guards.py",
     "                if value is not holder:\n", "                if False:\n"),
     Fault("lists that are one become two", "rebuild", "reconstruct/emitter.py",
     "        self._memo[id(obj)] = text\n",
@@ -129,10 +134,10 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     Fault("the breaking instruction runs twice", "segments", "execution/entry/resume.py",
     "        returned, value = machine.step(frames)\n",
     "        machine.step(frames_of(self.layouts, values))\n        returned, value = machine.step(frames)\n"),
-    Fault("a graph runs twice", "segments", "execution/entry/builder.py", 'f"try: y = {self._graph_call(inputs)}"',
+    Fault("a graph runs twice", "segments", "execution/entry/graph_call.py", 'f"try: y = {self._graph_call(inputs)}"',
     'f"try: {self._graph_call(inputs)}; y = {self._graph_call(inputs)}"'),
     Fault("settings are left as the trace found them", "segments", "execution/entry/builder.py",
-    "entry.body += [*self._settings(), self.result]", "entry.body += [self.result]"),
+    "entry.body += [*state.settings(), state.result]", "entry.body += [state.result]"),
     Fault("the exception being handled is lost at a break", "segments", "bytecode/frame_layout.py",
     "    values += frame.exceptions\n",
     "    values += [ValueError('lost') for _ in frame.exceptions]\n"),

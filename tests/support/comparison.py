@@ -14,15 +14,21 @@ from tracer_core.testing.compare import Tolerance, tensors_in
 
 
 def assert_same(
-    actual: Any, expected: Any, *, rtol: float | None = None, atol: float | None = None
+    actual: Any,
+    expected: Any,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    strides: bool = True,
 ) -> None:
     """Types, shapes, dtypes, strides, devices, `requires_grad` and values are equal, NaN to NaN.
 
-    Values differ at most by torch.testing's tolerance for the dtype, or by rtol and atol.
+    Values differ at most by torch.testing's tolerance for the dtype, or by rtol and atol. Without
+    strides, those may differ.
     """
     if (rtol is None) != (atol is None):
         raise TypeError("rtol and atol go together")
-    compare(expected, actual, Tolerance(rtol, atol))
+    compare(expected, actual, Tolerance(rtol, atol, strides))
 
 
 def assert_equal(actual: Any, expected: Any) -> None:
