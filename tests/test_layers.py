@@ -17,7 +17,7 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 #: lower rows, and in its own folder; imports inside functions and for type checkers count, too.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
-        ("errors",),
+        ("errors", "graph_breaks"),
         ("limit_table",),
         ("limits",),
         ("contract", "torch_private"),
@@ -27,17 +27,16 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("background", "registry", "storage"),
         ("engine_support",),
         ("guards",),
-        ("fx_capture",),
         ("bytecode",),
-        ("natives.effects",),
-        ("trace.tracing",),
-        ("natives",),
+        ("fx_capture",),
+        ("native_effects",),
         ("trace",),
+        ("native_functions",),
         ("aot",),
         ("autoselect",),
         ("dispatch",),
         ("plugin_api",),
-        ("bridges", "natives.tables", "reconstruct"),
+        ("bridges", "reconstruct"),
         ("execution",),
         ("explanation", "packages", "preparation"),
         ("api", "cache"),
@@ -175,6 +174,24 @@ def test_imports_go_downwards(package, module):
     assert upward == []
 
 
+#: The stages of a call, in the order of the tree: capture stands below lowering. The tracer calls
+#: the recorder, so `trace` stands above `fx_capture`.
+STAGES = (
+    "contract", "ops", "guards", "bytecode", "fx_capture", "trace", "aot", "dispatch", "execution",
+)  # fmt: skip
+
+
+def test_stages_are_in_the_order_of_a_call():
+    rows = [layer(f"tracer_core.{stage}")[0] for stage in STAGES]
+    assert rows == sorted(set(rows))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_file_of_a_stage_stands_on_its_layer(stage):
+    modules = [name for name in MODULES["tracer_core"] if name.startswith(f"tracer_core.{stage}.")]
+    assert {layer(name) for name in modules} == {layer(f"tracer_core.{stage}")}
+
+
 #: Folders that import nothing of one another, though no order of `LAYERS` says so.
 APART = (
     ("inductor_backend.codegen.triton", "inductor_backend.codegen.cpp"),
@@ -208,10 +225,16 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__ini
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_imports_one_that_imports_it(package):
-    """By any way, over imports inside functions and for type checkers, too."""
+    """By any way, over imports inside functions and for type checkers, too. Files of one folder may
+    import one another for type checkers: the parts of the tracer know the tracer."""
     modules = files_of(package)
     imports = {
-        module: {module_of(item.target, modules) for item in own_imports(path, package)} - {module}
+        module: {
+            target
+            for item in own_imports(path, package)
+            if (target := module_of(item.target, modules)) != module
+            and not (item.typing_only and target.rpartition(".")[0] == module.rpartition(".")[0])
+        }
         for module, path in modules.items()
     }
     while leaves := [module for module, wanted in imports.items() if not wanted & imports.keys()]:

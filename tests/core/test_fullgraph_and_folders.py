@@ -17,7 +17,7 @@ from tests.support import torch_server
 from tracer_core.errors import GraphBreakError, TracerError
 from tracer_core.execution.capture.trace import Abandoned
 from tracer_core.execution.entry import builder as entry_builder
-from tracer_core.fx_capture.graph_breaks import RunEagerly
+from tracer_core.graph_breaks import RunEagerly
 from tracer_core.plugin_api import Backend
 
 

@@ -442,7 +442,11 @@ def test_first_call_with_breaks_is_a_warning_that_names_the_worst(caplog):
 
     ((level, text),) = line_of(caplog, f, X)
     assert level == "WARNING"
-    assert "graph breaks; the worst at " in text and "test_limits.py:" in text and "item()" in text
+    assert (
+        "graph breaks; the worst at " in text
+        and "test_recompile_limit.py:" in text
+        and "item()" in text
+    )
 
 
 def test_the_line_comes_once_and_names_the_module(caplog):

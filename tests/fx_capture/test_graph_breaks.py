@@ -17,7 +17,7 @@ import torch
 import tracer_core
 from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.errors import GraphBreakError
-from tracer_core.fx_capture.graph_breaks import BREAKS, breaks_page
+from tracer_core.graph_breaks import BREAKS, breaks_page
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)

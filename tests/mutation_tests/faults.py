@@ -138,7 +138,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     'f"try: {self._graph_call(inputs)}; y = {self._graph_call(inputs)}"'),
     Fault("settings are left as the trace found them", "segments", "execution/entry/builder.py",
     "entry.body += [*state.settings(), state.result]", "entry.body += [state.result]"),
-    Fault("the exception being handled is lost at a break", "segments", "bytecode/frame_layout.py",
+    Fault("the exception being handled is lost at a break", "segments", "bytecode/resume_points.py",
     "    values += frame.exceptions\n",
     "    values += [ValueError('lost') for _ in frame.exceptions]\n"),
     Fault("attributes of rebuilt functions are lost", "rebuild", "reconstruct/values.py",

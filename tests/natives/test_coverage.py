@@ -13,8 +13,8 @@ import types
 
 import pytest
 
-import tracer_core.natives.tables  # noqa: F401  (fills the native effects table)
-from tracer_core.natives import effects
+import tracer_core.native_functions  # noqa: F401  (fills the native effects table)
+from tracer_core.native_effects import effects
 
 MODULES = (
     "builtins math cmath operator functools itertools collections copy random re string textwrap statistics fractions"

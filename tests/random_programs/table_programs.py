@@ -30,7 +30,7 @@ from tests.random_programs.table_arguments import (
     REFUSED_MODULES,
 )
 from tests.support.effect_rows import row_name
-from tracer_core.natives.effects import EFFECTS, EffectKind
+from tracer_core.native_effects.effects import EFFECTS, EffectKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import tracer_core.natives.tables  # noqa: F401  (fills the native effects table)
-from tracer_core.natives import effects
+import tracer_core.native_functions  # noqa: F401  (fills the native effects table)
+from tracer_core.native_effects import effects
 
 
 class _Counted(dict[Any, effects.Effect]):

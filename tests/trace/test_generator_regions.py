@@ -41,7 +41,7 @@ def test_the_bodies_are_captured():
     assert report.op_count == 2
 
 
-def test_a_loop_is_a_segment_whose_number_is_an_input():
+def test_a_loop_is_a_region_whose_number_is_an_input():
     def fn(x, n):
         total = 0
         for t in tensors(x, n):

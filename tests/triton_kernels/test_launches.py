@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 
 import tracer_core
-from tracer_core.natives import triton_launches
-from tracer_core.natives.triton_launches import Unclear, written
+from tracer_core.native_effects import triton_launches
+from tracer_core.native_effects.triton_launches import Unclear, written
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -53,7 +53,7 @@ from tracer_core.markers import (
     put_mark,
     uncompiled,
 )
-from tracer_core.natives.replicas import around_forward
+from tracer_core.native_effects.data_parallel import around_forward
 from tracer_core.options import CompileConfig, When
 from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows

@@ -65,11 +65,7 @@ from tracer_core.limit_table import Limit, LimitTable
 from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
 from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
 from tracer_core.options import Environment, env
-from tracer_core.storage.cache_location import (
-    CacheLocationError,
-    demand_room,
-    private_folder,
-)
+from tracer_core.storage.cache_location import CacheLocationError, demand_room, private_folder
 from tracer_core.storage.processor import level as cpu_level
 from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
 from tracer_core.storage.store import Folder, Store, packed, unpacked
@@ -109,7 +105,7 @@ if TYPE_CHECKING:
     from tracer_core.ops.higher_order.scan import ASSOCIATIVE as ASSOCIATIVE_SCAN
     from tracer_core.ops.higher_order.scan import SCAN
     from tracer_core.ops.higher_order.scan import by_tree as scan_by_tree
-    from tracer_core.ops.higher_order.scan import in_turn as scan_in_sequence
+    from tracer_core.ops.higher_order.scan import in_sequence as scan_in_sequence
 
 __all__ = [
     # the registration
@@ -219,7 +215,7 @@ _DEFERRED = {
     "scalar_function=function_of",
     "aot.scan_steps": "scan_scalars=scalars_of scan_step=step_of",
     "ops.higher_order.scan": "ASSOCIATIVE_SCAN=ASSOCIATIVE SCAN scan_by_tree=by_tree "
-    "scan_in_sequence=in_turn",
+    "scan_in_sequence=in_sequence",
     "dispatch.compile_graph": "compile_graph=compile_torch_graph",
     "engine_support.contiguous": "ContiguousGraph ResultForm contiguous_graph",
     "engine_support.op_support": "OpSupportCheck op_support_check=OpSupportCheck",

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.semantics import CallBinder
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 
 use_own_builtins(globals())
 

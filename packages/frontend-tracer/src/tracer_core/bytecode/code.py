@@ -20,7 +20,7 @@ from typing import Any
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.instructions import Instruction, instructions
 from tracer_core.bytecode.versions import RUNNING, OpcodeStep
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 
 use_own_builtins(globals())
 
@@ -30,8 +30,8 @@ Handler = Callable[[Any, Any, Any], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
-def _refusal(name: str, arg: Any) -> str:
-    """Returns which instruction the tracer does not run and why; of the others, an empty text."""
+def _why_unsupported(name: str, arg: Any) -> str:
+    """Returns which instruction the tracer does not run and why; of the others, an empty string."""
     if name not in HANDLERS:
         return f"{name}: {RUNNING.unsupported.get(name, 'no handler')}"
     reasons = RUNNING.unsupported_intrinsics.get(name)
@@ -106,7 +106,7 @@ class Code:
     def unsupported(self) -> str:
         """Returns the first instruction that the tracer does not run with the reason, or an empty
         string."""
-        return next(filter(None, map(_refusal, self.names, self.args)), "")
+        return next(filter(None, map(_why_unsupported, self.names, self.args)), "")
 
     @functools.cached_property
     def live(self) -> tuple[frozenset[int], ...]:
@@ -147,20 +147,20 @@ BRANCHES = frozenset(
 
 def _no_handler(name: str) -> Handler:
     def handler(machine: object, frame: object, arg: Any) -> Any:
-        raise Break("unsupported_opcode", _refusal(name, arg))
+        raise Break("unsupported_opcode", _why_unsupported(name, arg))
 
     return handler
 
 
-#: Decoded code objects that are kept. A weak table would keep all: each refers to its code object.
-_KEPT = 4096
+#: Decoded code objects in the cache. A weak table would keep all: each refers to its code object.
+_MAX_DECODED = 4096
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_MAX_DECODED)
 def decode(raw: types.CodeType) -> Code:
     """Returns the decoded form of a code object."""
     result = instructions(raw)
-    kept: list[Instruction] = []
+    origins: list[Instruction] = []
     steps: list[OpcodeStep] = []
     starts: list[int] = []
     index_of: dict[int, int] = {}
@@ -170,21 +170,21 @@ def decode(raw: types.CodeType) -> Code:
         meant = rewrite(result, number, raw) if rewrite else (
             OpcodeStep(instruction.name, argument_meaning(instruction, raw)),)  # fmt: skip
         steps += meant
-        kept += [instruction] * len(meant)
+        origins += [instruction] * len(meant)
         raises = number - 1 if number and RUNNING.leaves_bool(result, number - 1) else number
         starts += [result[raises].offset] * len(meant)
     names = tuple(step.name for step in steps)
     args = tuple(
-        step.arg if item.target is None else _target(item, index_of[item.target], kept)
-        for step, item in zip(steps, kept, strict=True)
+        step.arg if item.target is None else _target(item, index_of[item.target], origins)
+        for step, item in zip(steps, origins, strict=True)
     )
     locals_names = _localsplus(raw)
     return Code(
         raw=raw,
         names=names,
         args=args,
-        lines=tuple(i.line for i in kept),
-        offsets=tuple(i.offset for i in kept),
+        lines=tuple(i.line for i in origins),
+        offsets=tuple(i.offset for i in origins),
         exceptions=tuple(_ranges(raw, starts, index_of)),
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
@@ -213,14 +213,14 @@ def argument_meaning(instruction: Instruction, raw: types.CodeType) -> Any:
     return raw.co_names[arg] if instruction.opcode in _NAMES else arg
 
 
-def _target(jump: Instruction, index: int, kept: list[Instruction]) -> int:
+def _target(jump: Instruction, index: int, origins: list[Instruction]) -> int:
     """Returns where a jump goes on. FOR_ITER pops a finished iterator itself, and goes on behind the
     instructions that would."""
     if jump.name != "FOR_ITER":
         return index
     ends = RUNNING.loop_end
     behind = index + len(ends)
-    return behind if tuple(item.name for item in kept[index:behind]) == ends else index
+    return behind if tuple(item.name for item in origins[index:behind]) == ends else index
 
 
 def _ranges(raw: types.CodeType, starts: list[int], index_of: dict[int, int]) -> Any:

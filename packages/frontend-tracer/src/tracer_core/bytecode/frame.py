@@ -36,6 +36,12 @@ def contents(cell: Any) -> Any:
         return NULL
 
 
+def unbound_free_variable(name: str) -> NameError:
+    """Returns the error of a function that reads an empty cell."""
+    text = f"cannot access free variable '{name}' where it is not associated with a value in"
+    return NameError(f"{text} enclosing scope", name=name)
+
+
 class LazyValue:
     """A value of the code region's initial state that the trace has not read, so that it has no
     guard. source: its place in the state."""

@@ -1,4 +1,4 @@
-"""Reads the instructions of a code object of the running CPython, without the text that `dis` makes.
+"""Reads the instructions of a code object of the running CPython, without the strings of `dis`.
 
 Caches and EXTENDED_ARG prefixes are folded into their instruction. `dis.get_instructions` gives the
 same, several times slower (a test compares them).

@@ -15,7 +15,7 @@ from tracer_core.bytecode import semantics
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 
 use_own_builtins(globals())
 
@@ -98,11 +98,14 @@ class Machine:
         else:
             if type(value) is LazyValue:
                 value = self.open(value)
-            if value is not None:
-                raise TypeError(
-                    f"__init__() should return None, not '{self.exceptions.type_name(value)}'"
-                )
+            self.require_none(value)
             caller.stack.append(rule[1])
+
+    def require_none(self, value: Any) -> None:
+        """Raises CPython's error for a result of ``__init__`` that is not None."""
+        if value is not None:
+            kind = self.exceptions.type_name(value)
+            raise TypeError(f"__init__() should return None, not '{kind}'")
 
     def unwind(self, error: BaseException, base: int) -> None:
         """Unwinds the chain to the handler of an exception; re-raises it if there is none."""

@@ -79,7 +79,7 @@ class OperatorSemantics(Protocol):
         """``left is right``"""
         ...
 
-    def truth(self, value: Any) -> bool: ...
+    def to_bool(self, value: Any) -> bool: ...
 
 
 class ContainerSemantics(Protocol):
@@ -152,7 +152,7 @@ class NameSemantics(Protocol):
 
     def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any: ...
 
-    def made(self, value: Any) -> Any:
+    def register(self, value: Any) -> Any:
         """Registers a value made by the bytecode itself (container display, function, slice)."""
 
 
@@ -179,6 +179,7 @@ class DefaultSemantics(Protocol):
 class CallBinder(Protocol):
     """An object that binds the arguments of a call."""
 
-    names: DefaultSemantics
+    @property
+    def names(self) -> DefaultSemantics: ...
 
     def open(self, unread: LazyValue) -> Any: ...

@@ -222,7 +222,7 @@ def _polyfill(
 
 
 def _without_callers(function: Callable[[], None], itself: list[Any]) -> Iterator[Any]:
-    """Yields the traceback of a function that raises. A suspended generator has no caller: the
+    """Yields the traceback of a function that raises. A continuation generator has no caller: the
     frame would keep alive those of the interpreter, and what they hold. itself: the generator."""
     yield _traceback_of(function, itself.pop())
 

@@ -54,7 +54,7 @@ from tracer_core.errors import BackendError, CompilerMissingError
 from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of
 from tracer_core.ops.higher_order.control_flow import CapturedCond, CapturedWhile
 from tracer_core.ops.higher_order.gradients import GRADIENT_CALLS
-from tracer_core.ops.higher_order.scan import KEPT, CapturedScan
+from tracer_core.ops.higher_order.scan import SCAN_OP_NAME, CapturedScan
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
@@ -267,7 +267,7 @@ def _control_flow(
 ) -> AbstractContextManager[None]:
     """Context in which a graph's scans, loops and conds are lowered to operators, if the backend
     keeps these."""
-    if KEPT not in config.backend.preserved_ops or not any(
+    if SCAN_OP_NAME not in config.backend.preserved_ops or not any(
         isinstance(node.target, _CONTROL_FLOW) for node in captured.gm.graph.nodes
     ):
         return nullcontext()

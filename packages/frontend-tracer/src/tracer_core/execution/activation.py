@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.frame_layout import MISS, flatten, frames_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS, flatten, frames_of
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.fallbacks import graph_raised
@@ -38,13 +38,8 @@ from tracer_core.execution.tiers.branch_profile import MIN_EQUAL_PROFILES
 from tracer_core.execution.tiers.branch_watch import BranchWatch
 from tracer_core.execution.tiers.eager_or_compiled import Run, Ways
 from tracer_core.fx_capture import wrong_fakes
-from tracer_core.fx_capture.data_errors import (
-    ASSERTIONS,
-    AssertionFailed,
-    DataDiffers,
-    SizeDiffers,
-)
-from tracer_core.fx_capture.graph_breaks import BREAKS
+from tracer_core.fx_capture.data_errors import ASSERTIONS, AssertionFailed, DataDiffers, SizeDiffers
+from tracer_core.graph_breaks import BREAKS
 from tracer_core.limits import (
     MAX_DATA_VIOLATIONS,
     MAX_PROFILED_OUTCOMES,

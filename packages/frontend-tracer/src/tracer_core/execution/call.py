@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.torch_private.names import classes
 
 use_own_builtins(globals())

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from tracer_core.background.compilation import Compilation
-from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.debug import logs
 from tracer_core.execution.activation import Activation, ways_of
 from tracer_core.execution.call import Call, StartKey, name_of

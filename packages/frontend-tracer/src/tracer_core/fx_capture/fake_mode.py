@@ -16,8 +16,8 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.fx_capture import fake_cache
-from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.result_strides import laid_out
+from tracer_core.graph_breaks import Break
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 

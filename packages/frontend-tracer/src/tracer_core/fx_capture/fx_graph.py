@@ -17,8 +17,8 @@ from tracer_core import torch_private
 from tracer_core.contract.captured_graph import MARK, ORDERED
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import target_of
-from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.size_nodes import GraphInput, SizeNodes
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.guards.source import Source, is_identifier
 from tracer_core.torch_private.lazy_graph_module import add_node

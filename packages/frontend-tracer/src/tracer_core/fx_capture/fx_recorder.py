@@ -30,7 +30,6 @@ from tracer_core.fx_capture.function_traits import (
     recordable,
 )
 from tracer_core.fx_capture.fx_graph import SIMPLE_TYPES, WrittenGraph
-from tracer_core.fx_capture.graph_breaks import Break, Restart, Retry
 from tracer_core.fx_capture.in_place_results import misfit
 from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
@@ -46,6 +45,7 @@ from tracer_core.fx_capture.unbacked import (
 )
 from tracer_core.fx_capture.unsupported import unsupported
 from tracer_core.fx_capture.value_ranges import Ranges
+from tracer_core.graph_breaks import Break, Restart, Retry
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
@@ -121,7 +121,7 @@ class Recorder(WrittenGraph):
         #: Tensors from before the trace whose ``requires_grad`` is not the one that the graph is
         #: given -> the step since which.
         self.flags_changed: dict[Any, int] = {}
-        #: Parts of the trace that may leave the graph (`trace/higher_order.py`).
+        #: Parts of the trace that may leave the graph (`trace/subgraph_regions.py`).
         self.open_regions = 0
         #: What the forward of an autograd.Function that is being traced asked of tensors' values,
         #: so far; None elsewhere.

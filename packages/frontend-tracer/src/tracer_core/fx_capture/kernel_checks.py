@@ -539,35 +539,6 @@ _STATISTICS = frozenset(
 )
 
 
-#: Operators that write an elementwise result into their first operand: fakes of these let the others
-#: be larger.
-_INTO_THE_FIRST = frozenset({
-    "__iand__", "__ifloordiv__", "__ilshift__", "__imod__", "__ior__", "__ipow__",
-    "__irshift__", "__ixor__", "arctan2_", "atan2_", "bernoulli_", "bitwise_and_",
-    "bitwise_left_shift_", "bitwise_or_", "bitwise_right_shift_", "bitwise_xor_", "clamp_",
-    "clamp_max_", "clamp_min_", "clip_", "copysign_", "eq_", "floor_divide_", "fmod_", "gcd_",
-    "ge_", "greater_", "greater_equal_", "gt_", "heaviside_", "hypot_", "iand", "ifloordiv",
-    "igamma_", "igammac_", "ilshift", "imod", "ior", "ipow", "irshift", "ixor", "lcm_", "le_",
-    "less_", "less_equal_", "lt_", "ne_", "nextafter_", "not_equal_", "pow_", "remainder_",
-    "xlogy_",
-})  # fmt: skip
-
-
-def _larger_operand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    sizes = args[0].shape
-    for arg in (*args[1:], *kwargs.values()):
-        if not isinstance(arg, torch.Tensor):
-            continue
-        pairs = zip(reversed(sizes), reversed(arg.shape), strict=False)
-        fits = all(
-            (type(other) is int and other == 1) or not _is_smaller(size, other)
-            for size, other in pairs
-        )
-        if arg.dim() > args[0].dim() or not fits:
-            return "an operand has other sizes than the tensor that is written to"
-    return None
-
-
 def _is_smaller(size: Any, other: Any) -> bool:
     """Whether a dimension surely is smaller than another, which is not 1."""
     return type(size) is int and (size == 1 or (type(other) is int and size != other))
@@ -611,10 +582,6 @@ def unchecked(
             return missing
     if name.startswith("_foreach_") and (mixed := _in_lists(args, kwargs)) is not None:
         return mixed
-    if name in _INTO_THE_FIRST and args and isinstance(args[0], torch.Tensor):
-        larger = _larger_operand(args, kwargs)
-        if larger is not None:
-            return larger
     check = _CHECKS.get(name) if args else None
     if check is not None and (isinstance(args[0], torch.Tensor) or check in _OF_NUMBERS):
         reason = check(args, kwargs)

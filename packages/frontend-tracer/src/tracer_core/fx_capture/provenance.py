@@ -7,61 +7,24 @@ value gets an equality guard when it is read, so the trace may then use it as a 
 
 from __future__ import annotations
 
-import builtins
 import collections
-import datetime
-import dis
-import enum
-import fractions
-import functools
-import gc
-import itertools
-import re
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind
-from tracer_core.guards.numpy_types import ARRAY, CYTHON, SCALARS
-from tracer_core.guards.object_layout import (
-    HEAP_TYPE,
-    IMMUTABLE_TYPE,
-    flags,
-    mro,
-    namespace,
-    weak_reference_offset,
-)
-from tracer_core.guards.own_reference import is_watched, outlives_entries
+from tracer_core.graph_breaks import Break
+from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.object_lifetime import BOUND_TYPES, is_bound
+from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source, SourceKind, Sources
 from tracer_core.guards.tensor_guard import tensor_facts
-from tracer_core.limits import MAX_HELD_ITEMS, MAX_TUPLE_PARTS
-from tracer_core.torch_private.names import classes
-
-#: Immutable types that may hold a user-defined time zone.
-_ZONED = (datetime.datetime, datetime.time)
-#: Immutable types that are guarded by value and then used as constants.
-CONSTANT_TYPES = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
-     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern,
-     *REPR_TYPES}
-)  # fmt: skip
-#: Types whose instances are guarded by identity; their contents are guarded when read.
-IDENTITY_TYPES = (
-    types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.CodeType,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType, types.MemberDescriptorType, enum.Enum, property, staticmethod,
-    classmethod, *CYTHON, functools._lru_cache_wrapper,
-    *classes("OpOverload OpOverloadPacket _OpNamespace _Ops", of="_ops"),
-    *classes("_C._SDPBackend"),
-)  # fmt: skip
-_BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
-
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant, keys_of, metaclass_hashes
+from tracer_core.limits import MAX_TUPLE_PARTS
 
 #: Types of descriptors that take no weak reference -> the parts that make two of them alike.
 WRAPPED: dict[type, tuple[str, ...]] = {
@@ -75,202 +38,6 @@ def _parts_die(value: Any) -> bool:
     """Returns whether a part of a descriptor may die before the cache entry."""
     parts = (getattr(value, part) for part in WRAPPED[type(value)])
     return not all(is_constant(part) or outlives_entries(part) for part in parts)
-
-
-def instances_have(cls: type, name: str) -> bool:
-    """Returns whether a class gives its instances an attribute; hasattr() would find those of the
-    metaclass, such as the ``__getitem__`` of enumerations."""
-    return any(name in base.__dict__ for base in cls.__mro__)
-
-
-def is_constant(value: Any) -> bool:
-    """Returns whether a value is guarded by equality: immutable at every depth."""
-    kind = type(value)
-    if kind is torch.Size:  # that of a tensor with symbolic sizes is no constant
-        return all(type(size) is int for size in value)
-    if kind is fractions.Fraction:  # of any kind of integers
-        return type(value._numerator) is int is type(value._denominator)
-    if kind in CONSTANT_TYPES:
-        return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
-    if kind in (tuple, frozenset):
-        return all(map(is_constant, value))
-    if kind is slice:
-        return all(map(is_constant, (value.start, value.stop, value.step)))
-    return torch_private.is_placement(kind)
-
-
-def keys_of(container: Any) -> list[Any]:
-    """Returns the keys of a dictionary or set, without code of the program's."""
-    kinds: tuple[Any, ...] = (dict, set, frozenset)
-    base = next((kind for kind in kinds if isinstance(container, kind)), None)
-    return list(container if base is None else base.__iter__(container))
-
-
-#: Long-lived objects; weak references to them are bookkeeping that the program does not see.
-_LONG_LIVED = (
-    type, torch.Tensor, torch.nn.Module, BaseException, types.ModuleType, types.CodeType,
-)  # fmt: skip
-
-
-#: Generator object -> its suspended generator (trace/suspended_generators.py).
-SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-
-#: Where the exceptions of a generator go that is not inside ``try`` or ``with``: CPython 3.12 and
-#: later convert a StopIteration that leaves it, and end the ``yield from`` that it stands at.
-_WITHOUT_TRY = frozenset(map(dis.opmap.get, ("CALL_INTRINSIC_1", "CLEANUP_THROW")))
-
-
-def has_handlers(raw: types.CodeType) -> bool:
-    """Returns whether a generator function has ``try`` or ``with`` statements."""
-    entries = dis._parse_exception_table(raw)  # type: ignore[attr-defined]
-    return any(raw.co_code[entry.target] not in _WITHOUT_TRY for entry in entries)
-
-
-def end_is_seen(value: Any, depth: int = 3) -> bool:
-    """Returns whether the program can observe an object's death: it has ``__del__``, is weakly
-    referenced, is a generator that may be inside ``try`` or holds such an object, a weak reference
-    with a callback, or a memoryview, which keeps its buffer from being resized. The tracer must not
-    keep such an object alive. depth: how deep generators and containers are looked into."""
-    if type(value) is memoryview:
-        return True
-    if type(value) is types.GeneratorType:
-        continuation = SUSPENDED_GENERATORS.get(value)
-        if continuation is not None:
-            return continuation.acts_when_closed() or holds_watched(continuation.values, depth)
-        return value.gi_frame is not None and (
-            has_handlers(value.gi_code) or holds_watched(gc.get_referents(value), depth)
-        )
-    if type(value) is weakref.ReferenceType:
-        return value.__callback__ is not None
-    if issubclass(type(value), _LONG_LIVED):
-        return False
-    if not flags(type(value)) & HEAP_TYPE:
-        return bool(weak_reference_offset(type(value))) and is_watched(value)
-    return any("__del__" in namespace(owner) for owner in mro(type(value))) or is_watched(value)
-
-
-def can_be_watched(value: Any) -> bool:
-    """Returns whether the program could make a weak reference to an object."""
-    return bool(weak_reference_offset(type(value))) and not issubclass(type(value), _LONG_LIVED)
-
-
-def must_outlive_variable(value: Any) -> bool:
-    """Returns whether a dead variable must go on holding this object, as in eager, because the
-    program has or may later make a weak reference to it, because it is one, whose callback is
-    called only while it lives, or because its death does something (it closes a file)."""
-    kind = type(value)
-    if issubclass(kind, (*_REFERENCES, type)):
-        return is_known_to_another(value)
-    if kind in _HOLDERS:
-        if _holds(value, lambda held, left: _outlives_within(held) or end_is_seen(held, left)):
-            return True
-    elif leads_to_foreign(value):
-        return True
-    if kind in _ENDS_UNSEEN or issubclass(kind, _LONG_LIVED):
-        return end_is_seen(value)
-    return True
-
-
-def leads_to_foreign(value: Any) -> bool:
-    """Returns whether a plain container, an iterator or a bound method holds an object of a type of
-    C that is not known to end unseen, such as an open file."""
-    kind = type(value)
-    if kind in _BOUND_TYPES:
-        return _is_bound(value.__self__) and _is_foreign(value.__self__)
-    return kind in _HOLDERS and _holds(value, lambda held, left: _outlives_within(held))
-
-
-def _outlives_within(held: Any) -> bool:
-    """Returns whether a container is kept for what it holds here."""
-    return leads_to_foreign(held) or _is_foreign(held)
-
-
-def _is_foreign(value: Any) -> bool:
-    """Returns whether an object is of a type of C that is not known to end unseen."""
-    kind = type(value)
-    if kind in _ENDS_UNSEEN or issubclass(kind, _LONG_LIVED):
-        return False
-    made_by_python = flags(kind) & HEAP_TYPE and not flags(kind) & IMMUTABLE_TYPE
-    return not (made_by_python and weak_reference_offset(kind))
-
-
-def is_known_to_another(value: Any) -> bool:
-    """Returns whether another object tells of this one: the referent of a weak reference, a base of
-    a class."""
-    if issubclass(type(value), _REFERENCES):
-        return True
-    if not issubclass(type(value), type):
-        return False
-    bases = type.__dict__["__bases__"].__get__(value)
-    return any(flags(base) & HEAP_TYPE for base in bases)
-
-
-def holds_watched(container: Any, depth: int = 4) -> bool:
-    """Returns whether a plain container, or an iterator, holds an object whose death the program can
-    observe."""
-    return _holds(container, end_is_seen, depth)
-
-
-def _holds(container: Any, counts: Callable[[Any, int], bool], depth: int = 4) -> bool:
-    """Returns whether a container or an iterator holds an object for which counts(object, depth that
-    is left), in containers of its own too."""
-    if depth == 0:
-        return False
-    held = list(itertools.islice(_held_by(container), MAX_HELD_ITEMS + 1))
-    if len(held) > MAX_HELD_ITEMS:
-        crossed("MAX_HELD_ITEMS")
-    return any(
-        _holds(item, counts, depth - 1) if type(item) in _HOLDERS else counts(item, depth - 1)
-        for item in held[:MAX_HELD_ITEMS]
-    )
-
-
-def _held_by(container: Any) -> Iterable[Any]:
-    """Returns what a plain container or an iterator holds."""
-    kind = type(container)
-    if kind not in _ITERATORS:
-        values: Iterable[Any] = dict.values(container) if kind is dict else container
-        return values
-    # the tuple inside a zip_longest has holes, which must not be read as a tuple's items
-    held = gc.get_referents(container)
-    inner = [item for item in held if type(item) is tuple]
-    return [item for item in held if type(item) is not tuple] + gc.get_referents(*inner)
-
-
-#: Iterators that hold others.
-_ITERATORS = frozenset(
-    {zip, map, filter, enumerate, type(iter([])), type(iter(()))}
-    | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
-)
-#: Types of C whose instances hold nothing outside of Python: no file, no memory of another object.
-#: An instance of a type that is not known stays with a dead variable.
-_ENDS_UNSEEN = frozenset(
-    {kind for space in (builtins, types, itertools) for kind in vars(space).values()
-     if isinstance(kind, type) and not issubclass(kind, BaseException)}
-    | {type(iter(kind())) for kind in (list, tuple, dict, set, str, bytes, bytearray)}
-    | {type(iter(range(1))), type(reversed([])), type(iter({}.items())), type(iter({}.values()))}
-    | CONSTANT_TYPES | SCALARS
-    | {*ARRAY, functools.partial, collections.deque, collections.defaultdict,
-       collections.OrderedDict, re.Match}
-)  # fmt: skip
-_HOLDERS = _ITERATORS | {list, tuple, dict, set, frozenset, collections.deque}
-
-
-_REFERENCES: tuple[Any, ...] = (weakref.ReferenceType, *weakref.ProxyTypes)
-
-
-def metaclass_hashes(cls: type) -> bool:
-    """Returns whether looking up a class in a dictionary asks its metaclass."""
-    return type(cls).__hash__ is not type.__hash__
-
-
-def _is_bound(receiver: Any) -> bool:
-    """Returns whether a C function's `__self__` is the program's object (pybind11 stores its own
-    record there)."""
-    if isinstance(receiver, (types.ModuleType, type, types.NoneType)):
-        return False
-    return not type(receiver).__module__.startswith("pybind11")
 
 
 class Provenance:
@@ -474,7 +241,7 @@ class Provenance:
         if is_constant(value):
             self.guard(GuardKind.EQ, source, value)
             return value
-        if isinstance(value, _BOUND_TYPES) and _is_bound(value.__self__):
+        if isinstance(value, BOUND_TYPES) and is_bound(value.__self__):
             return self._read_bound(value, source)
         if type(value) in WRAPPED and _parts_die(value):
             return self._read_wrapped(value, source)

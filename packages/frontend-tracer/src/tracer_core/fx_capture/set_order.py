@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.limits import MAX_SET_ORDERS
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.fake_mode import Fakes
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.source import Source, SourceKind, Sources
+
+if TYPE_CHECKING:
+    from tracer_core.fx_capture.fx_graph import WrittenGraph
 
 #: Key in the `meta` of the placeholder of a number of the program.
 IS_NUMBER = "is_number"
@@ -41,23 +43,6 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-class GraphUnderConstruction(Protocol):
-    """The part of `fx_graph.WrittenGraph` that this module uses."""
-
-    fakes: Fakes
-    inputs: Any
-
-    def fake(self, real: torch.Tensor) -> Any: ...
-
-    def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node: ...
-
-    def node_of(self, value: Any) -> torch.fx.Node | None: ...
-
-    def unchecked_node(
-        self, op: str, target: Any, args: tuple[Any, ...], value: Any
-    ) -> torch.fx.Node: ...
-
-
 @dataclass(frozen=True, slots=True)
 class GraphInput:
     """An input of the graph. value: the current tensor or number. node: its placeholder."""
@@ -80,7 +65,7 @@ class SizeNodes:
     """The nodes of symbolic expressions. Mutable. numbers: symbol -> the program's number. read_by:
     symbol -> the node that reads an unbacked symbol, None for other symbols."""
 
-    def __init__(self, written: GraphUnderConstruction) -> None:
+    def __init__(self, written: WrittenGraph) -> None:
         self.numbers: dict[Any, VaryingNumber] = {}
         self.read_by: Callable[[Any], torch.fx.Node | None] = lambda symbol: None
         self._written = written

@@ -19,7 +19,7 @@ from tracer_core.contract.captured_graph import MARK
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.fx_capture.data_errors import AssertionFailed, SizeDiffers
 from tracer_core.fx_capture.function_traits import operator_name, receiver_of
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.torch_private.needed import pytree
 
 #: Tensor methods that read one integer out of a tensor.

@@ -76,9 +76,9 @@ class SourceKind(enum.Enum):
     #: The number in a tensor with one element.
     NUMBER = (lambda b, k: f"{b}.item()", lambda b, k: f"{b}.item()", _VOLATILE | _SHARED,
               lambda base, k: base.item())  # fmt: skip
-    #: The frame of a suspended generator (trace/suspended_generators.py), and a value in it.
-    SUSPENDED = lambda b, k: f"generator_facts({b})", lambda b, k: f"the frame of {b}", _VOLATILE
-    SUSPENDED_VALUE = (lambda b, k: f"generator_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}",
+    #: The frame of a continuation generator (trace/generator_continuations.py), and a value in it.
+    CONTINUATION = lambda b, k: f"generator_facts({b})", lambda b, k: f"the frame of {b}", _VOLATILE
+    CONTINUATION_VALUE = (lambda b, k: f"generator_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}",
                        _VOLATILE)  # fmt: skip
     #: The next index of an enumerate.
     COUNT = lambda b, k: f"{b}.__reduce__()[1][1]", lambda b, k: f"the index of {b}", _VOLATILE

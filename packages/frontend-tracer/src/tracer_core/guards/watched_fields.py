@@ -28,7 +28,7 @@ import torch
 
 from tracer_core.guards.dict_counters import can_count, count_changes
 from tracer_core.guards.guard import exact_members, same_objects
-from tracer_core.guards.object_layout import (
+from tracer_core.guards.object_layout import (  # fmt: skip
     CELL_CONTENTS,
     DICT_SIZE,
     HEAP_TYPE,
@@ -44,7 +44,7 @@ from tracer_core.guards.object_layout import (
     storage_fields,
     tensor_fields,
     word,
-)  # fmt: skip
+)
 from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
 
 _EXACT_DICTS = (dict, collections.OrderedDict)

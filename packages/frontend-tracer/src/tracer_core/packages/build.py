@@ -35,10 +35,10 @@ from tracer_core.fx_capture.dynamic_shapes import (
     size_places,
     strides_text,
 )
-from tracer_core.fx_capture.graph_breaks import BREAKS, Break, RunEagerly
 from tracer_core.fx_capture.object_mutations import MISSING, Change
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.specialization_history import SpecializationHistory
+from tracer_core.graph_breaks import BREAKS, Break, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.options import CompileConfig
@@ -315,9 +315,9 @@ class ProgramWriter:
             yield f"calls {getattr(late.function, '__qualname__', late.function)}"
         if any(not handle.removed for handle in tracer.side_effects.hooks):
             yield "puts a hook on a tensor"
-        for drawn in tracer.draws.drawn.values():
+        for drawn in tracer.python_rng.states.values():
             yield f"draws from {drawn.obj!r}, Python's random numbers"
-        for at, _ in tracer.carried.moved():
+        for at, _ in tracer.live_generators.moved():
             yield f"advances {at.name}"
         for source in tracer.side_effects.locks:
             yield f"takes the lock {source.name}"

@@ -20,12 +20,7 @@ from tracer_core.execution.store.writer import constant_to_json, serialized, spe
 from tracer_core.limits import MAX_SIZES_OF_ONE
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
 from tracer_core.options import CompileConfig
-from tracer_core.packages.archive import (
-    CONSTANTS,
-    WEIGHTS,
-    Data,
-    write_archive,
-)
+from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Data, write_archive
 from tracer_core.packages.build import Call, PackagedProgram, State, captured, prepared, with_leaves
 from tracer_core.packages.inputs import refusal
 from tracer_core.packages.requirements import FORMAT, here

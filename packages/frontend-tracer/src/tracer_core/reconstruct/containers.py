@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import filling
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.reconstruct.emitter import Emitter
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
@@ -29,7 +29,7 @@ from tracer_core.reconstruct.runtime import (
     spent_iterator,
     spent_ordered_iterator,
 )
-from tracer_core.trace.dict_entries import class_namespace
+from tracer_core.trace.attribute_lookup import class_namespace
 from tracer_core.trace.special_methods import check_hashed_again
 
 VIEWS: dict[type, Any] = {

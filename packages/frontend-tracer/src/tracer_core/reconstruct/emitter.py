@@ -10,7 +10,7 @@ import collections
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.graph_breaks import Restart
 from tracer_core.trace.tracer import Tracer
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from tracer_core.bytecode.annotations import DEFERRED
 from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
-from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.provenance import instances_have
+from tracer_core.graph_breaks import Restart
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
+from tracer_core.guards.value_kinds import instances_have
 from tracer_core.reconstruct.containers import ContainerRebuilder
 from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.runtime import new_exception

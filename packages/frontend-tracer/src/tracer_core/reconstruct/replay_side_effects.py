@@ -24,8 +24,9 @@ from tracer_core.fx_capture.object_mutations import (
     Slot,
     ThreadAttribute,
 )
-from tracer_core.fx_capture.provenance import Provenance, is_constant
+from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.set_order import refill
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
 

@@ -34,12 +34,12 @@ from tracer_core.bytecode.annotations import DEFERRED, evaluated
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.template_strings import FIELDS, INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import type_parameter
-from tracer_core.fx_capture.graph_breaks import Restart, RunEagerly
 from tracer_core.fx_capture.object_mutations import Content
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.graph_breaks import Restart, RunEagerly
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import is_identifier
-from tracer_core.natives import polyfills
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
+from tracer_core.native_effects import polyfills
 from tracer_core.reconstruct.containers import VIEWS, dictionary_of
 from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.objects import ObjectRebuilder, base_of
@@ -55,18 +55,18 @@ from tracer_core.reconstruct.runtime import (
     union_maker,
     view_of,
 )
-from tracer_core.trace.dict_entries import Entries
+from tracer_core.trace.attribute_lookup import Entries
+from tracer_core.trace.generator_continuations import (
+    can_be_data,
+    frame_parts,
+    new_continuation,
+    set_frame,
+)
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.live_generators import is_stepped
 from tracer_core.trace.python_rng import GAUSS_NEXT, with_state
 from tracer_core.trace.special_methods import has_own_hash
-from tracer_core.trace.suspended_generators import (
-    can_be_data,
-    frame_parts,
-    new_suspended_generator,
-    set_frame,
-)
 
 
 class Rebuilder(ObjectRebuilder):
@@ -139,7 +139,7 @@ class Rebuilder(ObjectRebuilder):
     def _generator(self, obj: TracedGenerator) -> str:
         """Emits a generator that is live across a graph break, with its frame as data."""
         described = (obj.name, obj.code_name, obj.frame.code.raw)
-        name = self._call(obj, new_suspended_generator, *described)
+        name = self._call(obj, new_continuation, *described)
         self._pending.append(lambda: self.lines.append(self.frame_text(name, obj)))
         return name
 

@@ -35,10 +35,7 @@ from tracer_core.torch_private.autograd import (
     raised_by_saved_tensors_hook,
     saved_tensors_unseen,
 )
-from tracer_core.torch_private.capturing import (
-    KernelInvocation,
-    capture_mode,
-)
+from tracer_core.torch_private.capturing import KernelInvocation, capture_mode
 from tracer_core.torch_private.dispatch import (
     core_aten_table,
     decompositions,

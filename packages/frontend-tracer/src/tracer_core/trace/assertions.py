@@ -10,7 +10,7 @@ eagerly from where the entry begins.
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,22 +18,24 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.fx_graph import WrittenGraph
-from tracer_core.fx_capture.graph_breaks import Retry
 from tracer_core.fx_capture.specialization_history import Outcome, Speculation
 from tracer_core.fx_capture.speculated_values import SpeculatedValues
 from tracer_core.fx_capture.unbacked import is_integer
+from tracer_core.graph_breaks import Retry
 from tracer_core.limits import (
     MAX_SPECULATED_BRANCHES,
     MAX_SPECULATED_NUMBERS,
     MAX_SPECULATIONS_OF_BRANCH,
 )
-from tracer_core.trace.tracing import Tracing
 
-#: A jump by the truth of a value -> the truth with which it jumps.
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
+
+#: A jump by the bool of a value -> the bool with which it jumps.
 _JUMPS_IF = {
-    f"POP_JUMP_{way}IF_{truth}".upper(): truth
+    f"POP_JUMP_{way}IF_{outcome}".upper(): outcome
     for way in ("FORWARD_", "BACKWARD_", "")
-    for truth in (True, False)
+    for outcome in (True, False)
 }
 
 
@@ -61,7 +63,7 @@ class CallSpeculation:
     def __init__(self, speculation: Speculation, graph: WrittenGraph) -> None:
         self._speculation = speculation
         self._present = SpeculatedValues(graph)
-        self._asked: collections.Counter[tuple[Any, int]] = collections.Counter()
+        self._times_speculated: collections.Counter[tuple[Any, int]] = collections.Counter()
         #: id of a tensor -> (the tensor, its version, the number in it that was speculated).
         self._numbers: dict[int, tuple[torch.Tensor, int, int]] = {}
 
@@ -76,12 +78,12 @@ class CallSpeculation:
         if not self._speculation.wanted:
             return False
         at = frame.code.raw, frame.last
-        self._asked[at] += 1
+        self._times_speculated[at] += 1
         if (
-            self._asked[at] > MAX_SPECULATIONS_OF_BRANCH
-            or self._asked.total() > MAX_SPECULATED_BRANCHES
+            self._times_speculated[at] > MAX_SPECULATIONS_OF_BRANCH
+            or self._times_speculated.total() > MAX_SPECULATED_BRANCHES
         ):
-            total = self._asked.total() > MAX_SPECULATED_BRANCHES
+            total = self._times_speculated.total() > MAX_SPECULATED_BRANCHES
             crossed("MAX_SPECULATED_BRANCHES" if total else "MAX_SPECULATIONS_OF_BRANCH")
             reason = "a loop that follows the values of tensors"
             raise Retry(0, "data_dependent_branch", reason, speculates=False)
@@ -114,20 +116,20 @@ class CallSpeculation:
         return result
 
 
-def assumed(tracer: Tracing, value: torch.Tensor) -> bool | None:
+def assumed(tracer: Tracer, value: torch.Tensor) -> bool | None:
     """Returns the truth of a tensor if the instruction is a branch whose other way only raises, or
     if its outcome is expected, and makes it a condition of the graph; else None."""
     if not _is_single(value) or not _may_assert(tracer):
         return None
-    truth = _only_way(tracer.frames[-1])
-    if truth is None:
-        truth = tracer.assumptions.take(tracer.frames[-1])
-    if truth is not None:
-        _assert(tracer, value, truth)
-    return truth
+    outcome = _only_way(tracer.frames[-1])
+    if outcome is None:
+        outcome = tracer.assumptions.take(tracer.frames[-1])
+    if outcome is not None:
+        _assert(tracer, value, outcome)
+    return outcome
 
 
-def checked(tracer: Tracing, value: Any) -> bool:
+def checked(tracer: Tracer, value: Any) -> bool:
     """Makes it a condition of the graph that a tensor on the CPU is true, for a function that raises
     where it is not; returns whether it is one. (On a GPU such a function does not wait, and to read the
     condition would.)"""
@@ -140,7 +142,7 @@ def checked(tracer: Tracing, value: Any) -> bool:
     return True
 
 
-def assumed_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+def assumed_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Returns what torch.equal is expected to say of two tensors of one shape and dtype, and makes
     it a condition of the graph; else None."""
     answer = tracer.assumptions.take(tracer.frames[-1]) if _may_assert(tracer) else None
@@ -149,12 +151,12 @@ def assumed_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> b
     return answer
 
 
-def _assert_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor, answer: bool) -> None:
+def _assert_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor, answer: bool) -> None:
     same = tracer.recorder.call(torch.eq, (left, right), {})
     _assert(tracer, tracer.recorder.call(torch.all, (same,), {}), answer)
 
 
-def speculated(tracer: Tracing, value: torch.Tensor) -> bool | None:
+def speculated(tracer: Tracer, value: torch.Tensor) -> bool | None:
     """Returns the truth that a tensor has in the call that is captured, and makes it a condition of
     the graph; None where that is not to be expected of other calls."""
     if not _is_single(value) or not _may_speculate(tracer, value):
@@ -162,12 +164,12 @@ def speculated(tracer: Tracing, value: torch.Tensor) -> bool | None:
     result = tracer.speculation.values(value)
     if result is None:
         return None
-    truth = bool(result[0])
-    _assert(tracer, value, truth)
-    return truth
+    outcome = bool(result[0])
+    _assert(tracer, value, outcome)
+    return outcome
 
 
-def speculated_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -> bool | None:
+def speculated_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Does `speculated` for what torch.equal says of two tensors of one shape and dtype."""
     result = tracer.speculation.values(left, right) if _may_speculate(tracer, left, right) else None
     if result is None:
@@ -177,7 +179,7 @@ def speculated_equal(tracer: Tracing, left: torch.Tensor, right: torch.Tensor) -
     return answer
 
 
-def speculated_scalar(tracer: Tracing, value: torch.Tensor) -> int | None:
+def speculated_scalar(tracer: Tracer, value: torch.Tensor) -> int | None:
     """Returns the integer that a tensor holds in the call that is captured, used as an index or
     a size, and makes it a condition of the graph; None where that is not to be expected of other
     calls."""
@@ -197,7 +199,7 @@ def speculated_scalar(tracer: Tracing, value: torch.Tensor) -> int | None:
     return number
 
 
-def speculated_answer(tracer: Tracing, question: Any) -> int | bool | None:
+def speculated_answer(tracer: Tracer, question: Any) -> int | bool | None:
     """Returns what a question about numbers that depend on data, an expression, is answered with in
     the call that is captured, and makes it a condition of the graph; else None."""
     data = tracer.recorder.data
@@ -213,7 +215,7 @@ def speculated_answer(tracer: Tracing, question: Any) -> int | bool | None:
     return number
 
 
-def _may_speculate(tracer: Tracing, *values: torch.Tensor) -> bool:
+def _may_speculate(tracer: Tracer, *values: torch.Tensor) -> bool:
     simple = not any(map(torch_private.is_subclass, values))
     return simple and _may_assert(tracer) and tracer.speculation.asks(tracer.frames[-1])
 
@@ -228,7 +230,7 @@ def _only_way(frame: Frame) -> bool | None:
     return None if ways[True] == ways[False] else ways[False]
 
 
-def _may_assert(tracer: Tracing) -> bool:
+def _may_assert(tracer: Tracer) -> bool:
     """Returns whether the graph can check a condition that is asked for here."""
     recorder = tracer.recorder
     in_region = recorder.open_regions > 0 and recorder.function_answers is None
@@ -237,19 +239,19 @@ def _may_assert(tracer: Tracing) -> bool:
     return may and not recorder.fakes.any_was_written()
 
 
-def _assert(tracer: Tracing, value: torch.Tensor, truth: bool) -> None:
+def _assert(tracer: Tracer, value: torch.Tensor, outcome: bool) -> None:
     recorder = tracer.recorder
     condition = recorder.call(torch.Tensor.bool, (value,), {})
     if value.dim():
         condition = recorder.call(torch.Tensor.reshape, (condition, ()), {})
-    if not truth:
+    if not outcome:
         condition = recorder.call(torch.logical_not, (condition,), {})
     if recorder.asserted is not None:
         condition = recorder.call(torch.logical_and, (recorder.asserted, condition), {})
     recorder.asserted = condition
 
 
-def answered(tracer: Tracing, answer: bool) -> bool:
+def answered(tracer: Tracer, answer: bool) -> bool:
     """Notes and returns the answer of a question about tensors' values."""
     if tracer.recorder.function_answers is not None:
         tracer.recorder.function_answers.append(answer)

@@ -11,29 +11,31 @@ import functools
 import struct
 import threading
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.object_mutations import MISSING
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.trace import class_creation, gradients
+from tracer_core.trace.attribute_lookup import Entries
 from tracer_core.trace.attributes import ABSENT, LOCAL_WRITES, has_python, is_slot, kind_is_slot
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.tensor_data import set_data
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class AttributeWrites(Component):
     """setattr and delattr in a trace."""
 
-    def __init__(self, tracer: Tracing, entries: Entries) -> None:
+    def __init__(self, tracer: Tracer, entries: Entries) -> None:
         super().__init__(tracer)
         self.entries = entries
 

@@ -16,7 +16,8 @@ import sys
 import threading
 import types
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,17 +26,14 @@ from tracer_core.bytecode.annotations import DEFERRED
 from tracer_core.bytecode.annotations import are_deferred as annotations_are_deferred
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.template_strings import TEMPLATE
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
-from tracer_core.natives import libraries
-from tracer_core.natives.queries import applied
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.torch_private.needed import TensorBase
-from tracer_core.trace import gradients, own_warnings, traced_arrays
-from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import (
+from tracer_core.trace import cpython_warnings, gradients, library_calls, traced_arrays
+from tracer_core.trace.attribute_lookup import (
     ABSENT,
     Entries,
     class_namespace,
@@ -43,9 +41,13 @@ from tracer_core.trace.dict_entries import (
     is_slot,
     is_subtype,
 )
+from tracer_core.trace.component import Component
 from tracer_core.trace.generators import ANSWERS, TracedGenerator
-from tracer_core.trace.scalars import NUMBERS, SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import applied
+from tracer_core.trace.symbolic_scalars import NUMBERS, SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _NATIVE_GETTERS = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
@@ -91,28 +93,28 @@ class Unset:
     """The class that stands for no value."""
 
 
-class _OfThread:
-    """Returns an attribute of a threading.local in the thread that asks, or `Unset`."""
+@functools.cache
+def _local_value(name: str) -> Callable[[Any], Any]:
+    """Returns a function that gives an attribute of a threading.local in the thread that calls it,
+    or `Unset`."""
 
-    __slots__ = ("name", "__qualname__")
+    def value(local: Any) -> Any:
+        return getattr(local, name, Unset)
 
-    def __init__(self, name: str) -> None:
-        self.name = self.__qualname__ = name
-
-    def __call__(self, local: Any) -> Any:
-        return getattr(local, self.name, Unset)
+    value.__qualname__ = name
+    return value
 
 
-class _HasOwn:
-    """Returns whether a threading.local itself has an attribute in the thread that asks."""
+@functools.cache
+def _local_has(name: str) -> Callable[[Any], bool]:
+    """Returns a function that tells whether a threading.local itself has an attribute in the thread
+    that calls it."""
 
-    __slots__ = ("name", "__qualname__")
+    def has(local: Any) -> bool:
+        return name in vars(local)
 
-    def __init__(self, name: str) -> None:
-        self.name = self.__qualname__ = name
-
-    def __call__(self, local: Any) -> bool:
-        return self.name in vars(local)
+    has.__qualname__ = name
+    return has
 
 
 def _entries_of_thread(local: Any) -> Any:
@@ -141,8 +143,6 @@ def _only_fills(code: types.CodeType) -> bool:
     return True
 
 
-_LOCALS: dict[str, _OfThread] = {}
-_HAS_OWN: dict[str, _HasOwn] = {}
 #: Values that functions store outside their dictionary and derive nothing else from.
 _SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
 
@@ -163,7 +163,7 @@ _TENSOR_BASES = (*torch_private.BASE_TENSOR_TYPES, TensorBase, object)
 class Attributes(Component):
     """getattr and super() in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing, entries: Entries) -> None:
+    def __init__(self, tracer: Tracer, entries: Entries) -> None:
         super().__init__(tracer)
         self.entries = entries
         #: id of an intermediate tensor -> attributes that the program set on it.
@@ -242,14 +242,13 @@ class Attributes(Component):
             return self._local_entries(obj)
         owner, raw = self.entries.class_entry(type(obj), name)
         if owner is not None and hasattr(type(raw), "__get__"):
-            hides = self.entries.is_data_descriptor(raw) or not applied(
-                self.tracer, _HAS_OWN.setdefault(name, _HasOwn(name)), obj
-            )
-            if hides:
+            if self.entries.is_data_descriptor(raw) or not applied(
+                self.tracer, _local_has(name), obj
+            ):
                 return self.get_descriptor(raw, obj, type(obj), name)
         if self.effects.attribute(obj, name) is not None:
             return getattr(obj, name)
-        value = applied(self.tracer, _LOCALS.setdefault(name, _OfThread(name)), obj, varies=True)
+        value = applied(self.tracer, _local_value(name), obj, varies=True)
         if value is Unset:
             getattr(obj, name)  # raises Python's own error
         return value
@@ -344,7 +343,7 @@ class Attributes(Component):
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
             return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
         if isinstance(raw, functools.partial) and obj is not None:
-            own_warnings.warn_as(self.tracer, _bind_partial)
+            cpython_warnings.warn_as(self.tracer, _bind_partial)
             if sys.version_info < (3, 14):  # which binds it
                 return raw
         if type(raw).__name__ in (
@@ -377,7 +376,7 @@ class Attributes(Component):
         return self.tracer.containers.spread(self.getattr(template, "interpolations"))
 
     def template_parts(self, template: Any) -> list[Any]:
-        """Returns what a loop over a template string gives: texts that are not empty, and
+        """Returns what a loop over a template string gives: strings that are not empty, and
         interpolations."""
         texts = self.tracer.containers.spread(self.getattr(template, "strings"))
         parts = itertools.zip_longest(texts, self.interpolations(template), fillvalue="")
@@ -504,7 +503,7 @@ class Attributes(Component):
             return self.entries.dict_of(module)
         if DEFERRED and name in ("__annotations__", "__annotate__"):
             raise Break("native_python", "annotations of a module are made")
-        known = libraries.is_known(module.__name__)
+        known = library_calls.is_known(module.__name__)
         fallback = namespace.get("__getattr__")
         if (
             type(fallback) is types.FunctionType

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,40 +21,43 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.compiled_module import called_by_torch, original_class, purpose_of
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.guard import GuardKind, function_facts
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source
 from tracer_core.limits import MAX_INLINED_CALLS, MAX_INLINED_NATIVE_CALLS
-from tracer_core.natives import libraries, policy
-from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
-from tracer_core.natives.queries import identity
-from tracer_core.natives.symbolic_scalars import is_number_slot, keeps_symbols
+from tracer_core.native_effects import inline_policy
+from tracer_core.native_effects.effects import (
+    CALLABLES_IN_C,
+    CALLED_CODES,
+    CALLED_PACKAGES,
+    CALLED_TYPES,
+    effect_of,
+)
+from tracer_core.native_effects.symbolic_arguments import is_number_slot, keeps_symbols
 from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.names import classes
-from tracer_core.trace import instances, torch_function
+from tracer_core.trace import instance_creation, library_calls, torch_function
+from tracer_core.trace.attribute_lookup import ABSENT, Entries, has_python, is_slot
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import identity
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
                  "_global_forward_pre_hooks")  # fmt: skip
 _MODULE_CALL = torch.nn.Module.__call__
 _LAZY_MODULES = classes("nn.modules.lazy.LazyModuleMixin")
-_C_FUNCTIONS = (
-    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-)  # fmt: skip
 
 
 class Calls(Component):
     """Calls in a trace. Mutable. natives: code that is not inlined -> the kind of break."""
 
-    def __init__(self, tracer: Tracing, natives: Mapping[types.CodeType, str]) -> None:
+    def __init__(self, tracer: Tracer, natives: Mapping[types.CodeType, str]) -> None:
         super().__init__(tracer)
         self.natives, self.entries = natives, tracer.entries
         self.native_calls = tracer.native_calls
@@ -143,7 +146,7 @@ class Calls(Component):
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
         if kind.__flags__ & HEAP_TYPE and _answers_any_name(kind):
             if issubclass(kind, type):
-                return instances.instantiate(self.tracer, function, args, kwargs)
+                return instance_creation.instantiate(self.tracer, function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would run the program's code
             if handler is not None:
                 return handler(self.tracer, function, args, kwargs)
@@ -153,14 +156,14 @@ class Calls(Component):
             return self._marked(role, function, args, kwargs)
         if kind is types.FunctionType:
             return self.call_function(function, args, kwargs)
-        if isinstance(function, _C_FUNCTIONS):
+        if isinstance(function, CALLABLES_IN_C):
             return self.native_calls.call_native(function, args, kwargs)
         if isinstance(function, type):
-            return instances.instantiate(self.tracer, function, args, kwargs)
+            return instance_creation.instantiate(self.tracer, function, args, kwargs)
         handler = CALLED_TYPES.get(kind)
         if handler is not None:
             return handler(self.tracer, function, args, kwargs)
-        if policy.is_torch_operator(function):
+        if inline_policy.is_torch_operator(function):
             return self.native_calls.call_torch(function, args, kwargs)
         return self.call_object(function, args, kwargs)
 
@@ -198,24 +201,24 @@ class Calls(Component):
         handler = CALLED_CODES.get(function.__code__) or CALLED_PACKAGES.get(package)
         if handler is not None:
             return handler(self.tracer, function, args, kwargs)
-        decision, kind, reason = policy.decide(function)
+        decision, kind, reason = inline_policy.decide(function)
         behind = markers.compiled(function)
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
-        if libraries.runs_eagerly(self.tracer, function, args, kwargs):
+        if library_calls.runs_eagerly(self.tracer, function, args, kwargs):
             self.native_calls.native_reads(*args, *kwargs.values())
             result = function(*args, **kwargs)
             if function.__name__ == "__init__":  # what it has put into the object is native too
                 self.native_calls.note_allocation(tuple(getattr(args[0], "__dict__", {}).values()))
             return self.native_calls.note_allocation(result)
-        if decision is policy.Decision.BREAK:
+        if decision is inline_policy.Decision.BREAK:
             simple = torch_private.before_tagging(function)
             if simple is not None:
                 return self.prepare(simple, args, kwargs)
             raise Break(kind, reason)
-        if decision is policy.Decision.IGNORE:
+        if decision is inline_policy.Decision.IGNORE:
             return None
-        if decision is policy.Decision.NATIVE:
+        if decision is inline_policy.Decision.NATIVE:
             if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
                 return torch_function.call(self.tracer, function, args, kwargs)
             self.native_calls.native_reads(*args, *kwargs.values())
@@ -281,8 +284,8 @@ class Calls(Component):
             or function.__code__ in CALLED_CODES
             or package.partition(".")[0] in CALLED_PACKAGES
             or effect_of(function) is not None
-            or libraries.is_known(package)
-            or policy.decide(function)[0] is not policy.Decision.INLINE
+            or library_calls.is_known(package)
+            or inline_policy.decide(function)[0] is not inline_policy.Decision.INLINE
         )
 
     def _guard_code(self, function: types.FunctionType) -> None:
@@ -317,7 +320,7 @@ class Calls(Component):
         if has_python(method):
             self.entries.class_entry(cls, "__call__")
             return self.prepare(method, [function, *args], kwargs)
-        if method is not ABSENT and not isinstance(function, (*_C_FUNCTIONS, types.FunctionType)):
+        if method is not ABSENT and not isinstance(function, (*CALLABLES_IN_C, types.FunctionType)):
             if isinstance(method, types.FunctionType) or (hasattr(method,
             "__get__") and not isinstance(
                 method, (types.WrapperDescriptorType, types.MethodDescriptorType))):  # fmt: skip

@@ -11,16 +11,18 @@ import enum
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
-from tracer_core.fx_capture.provenance import instances_have, is_constant
-from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
-from tracer_core.trace.tracing import Tracing
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.guards.value_kinds import instances_have, is_constant
+from tracer_core.trace.attribute_lookup import Entries, has_python, hides_class, is_subtype
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Entries that the class statement itself adds to a class.
 GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
@@ -114,7 +116,7 @@ class _Later:
 # ----------------------------------------------------------------------------------
 
 
-def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def build_class(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Traces ``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
     body, name, *written = args
     if type(body) is not types.FunctionType or not isinstance(name, str):
@@ -139,7 +141,7 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     return result
 
 
-def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
+def _resolve_bases(tracer: Tracer, written: list[Any]) -> tuple[Any, ...]:
     bases: list[Any] = []
     for base in written:
         entries = None
@@ -171,7 +173,7 @@ def winner(meta: type, bases: tuple[Any, ...]) -> type:
     return meta
 
 
-def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> None:
+def _refuse(tracer: Tracer, bases: tuple[Any, ...], meta: Any, name: str) -> None:
     classes = [base for base in bases if isinstance(base, type)]
     if any(issubclass(base, torch.Tensor) for base in classes):
         raise Break("tensor_subclass", f"the tensor subclass {name} is made")
@@ -186,7 +188,7 @@ def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> No
 
 
 def _prepare(
-    tracer: Tracing, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
+    tracer: Tracer, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
     prepare = None
     if meta is not type:
@@ -201,7 +203,7 @@ def _prepare(
     return namespace
 
 
-def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
+def run_body(tracer: Tracer, body: types.FunctionType, namespace: Any) -> Any:
     """Runs a class body with its names in `namespace`; returns the ``__class__`` cell or None."""
     code = decode(body.__code__)
     if code.unsupported:
@@ -227,7 +229,7 @@ def _check_cell(cell: types.CellType, cls: type, name: str) -> None:
 # --------------------------------------------------------------------------
 
 
-def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_class(tracer: Tracer, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Traces ``type.__new__(meta, name, bases, namespace, **keywords)``."""
     if len(args) != 4 or not isinstance(args[0], type):
         raise Break("class_statement", "type.__new__ is called in an unusual way")
@@ -281,7 +283,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return created
 
 
-def _set_name(tracer: Tracing, cls: type, key: str, value: Any) -> None:
+def _set_name(tracer: Tracer, cls: type, key: str, value: Any) -> None:
     method = tracer.entries.python_method(value, "__set_name__")
     try:
         tracer.calls.call_value(method, [value, cls, key], {})
@@ -298,7 +300,7 @@ def _set_name(tracer: Tracing, cls: type, key: str, value: Any) -> None:
         raise RuntimeError(text) from error
 
 
-def note_class(tracer: Tracing, cls: type, **recipe: Any) -> None:
+def note_class(tracer: Tracer, cls: type, **recipe: Any) -> None:
     """Registers a class made by the trace, and the functions in it. recipe: how to make the class
     again, where its contents do not tell."""
     tracer.entries.classes[id(cls)] = MadeClass(cls, tracer.outer_step, recipe)
@@ -307,7 +309,7 @@ def note_class(tracer: Tracing, cls: type, **recipe: Any) -> None:
         note_functions(tracer, value)
 
 
-def note_functions(tracer: Tracing, value: Any) -> None:
+def note_functions(tracer: Tracer, value: Any) -> None:
     if isinstance(value, _WRAPPERS):
         value = value.__func__
     is_property = isinstance(value, property)
@@ -317,7 +319,7 @@ def note_functions(tracer: Tracing, value: Any) -> None:
             and tracer.provenance.source_of(item) is None
             and not _is_global(item)
         ):
-            tracer.names.made(item)
+            tracer.names.register(item)
 
 
 def _is_global(function: types.FunctionType) -> bool:
@@ -328,7 +330,7 @@ def _is_global(function: types.FunctionType) -> bool:
 
 
 class MadeClass(NamedTuple):
-    """A class made by the trace. born: step of the class statement in the outermost chain."""
+    """A class made by the trace. allocation_step: step of the class statement in the outermost chain."""
 
     cls: type
     allocation_step: int
@@ -352,7 +354,7 @@ ENUM_HOOKS = frozenset(
 
 
 def _build_enum(
-    tracer: Tracing,
+    tracer: Tracer,
     body: Any,
     meta: type,
     name: str,

@@ -16,27 +16,29 @@ import types
 import typing
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import instances_have, is_constant
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.guards.value_kinds import instances_have, is_constant
 from tracer_core.limits import MAX_ITERATOR_DEPTH
 from tracer_core.trace import special_methods, traced_arrays
+from tracer_core.trace.attribute_lookup import ABSENT
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import HostValue
 from tracer_core.trace.live_generators import LiveGenerators
-from tracer_core.trace.number_loops import VALUE_VIEWS, VALUES, NumberLoops
+from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, ScalarLoops
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (
@@ -60,19 +62,20 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
 )
 #: Iterators that run C code if what they hold does.
 _IN_C = frozenset(NATIVE_ITERATORS) - frozenset(HOST_ITERATORS)
-#: Type of an OrderedDict's iterators, which no text makes again.
+#: Type of an OrderedDict's iterators, which no source makes again.
 _ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
 _ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().items()))
 
 
-class Items(Component):
+class Containers(Component):
     """Containers and iterators in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
+    def __init__(self, tracer: Tracer, live_generators: LiveGenerators) -> None:
         super().__init__(tracer)
-        self.entries, self.operators, self.carried = tracer.entries, tracer.operators, carried
-        self.loops = NumberLoops(tracer)
+        self.entries, self.operators = tracer.entries, tracer.operators
+        self.live_generators = live_generators
+        self.loops = ScalarLoops(tracer)
         #: Iterators from before the trace whose items the trace began to take: it takes them all,
         #: where a loop that was begun before has a code region for its body.
         self.begun: dict[int, Any] = {}
@@ -81,7 +84,9 @@ class Items(Component):
         container = self.tracer.attributes.unproxied(container)
         method = self.entries.python_method(container, "__contains__")
         if method is not None:
-            return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
+            return self.operators.to_bool(
+                self.tracer.calls.call_value(method, [container, item], {})
+            )
         if self.entries.is_disabled(container, "__contains__"):
             raise TypeError(f"'{type(container).__name__}' object is not a container")
         if isinstance(container, torch.Tensor):
@@ -324,7 +329,7 @@ class Items(Component):
 
     def iterate(self, value: Any) -> Any:
         if isinstance(value, (*NATIVE_ITERATORS, types.GeneratorType)):
-            if not self.provenance.is_fresh(value) and self.carried.is_read_ahead(value):
+            if not self.provenance.is_fresh(value) and self.live_generators.is_read_ahead(value):
                 self.begun[id(value)] = value
             return value
         value = self.tracer.attributes.unproxied(value)
@@ -341,7 +346,7 @@ class Items(Component):
             return self._by_subscripts(value, traced_arrays.length(self.tracer, value))
         method = self.entries.python_method(value, "__iter__")
         if method is not None:
-            return special_methods.ask(self.tracer, method, value, "__iter__")
+            return special_methods.call_checked(self.tracer, method, value, "__iter__")
         if self.entries.is_disabled(value, "__iter__"):
             return iter(value)  # raises Python's own error
         if isinstance(value, (list, tuple, dict, collections.deque)):
@@ -423,10 +428,10 @@ class Items(Component):
             return True, next(iterator)  # raises Python's own error
         if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
             if owner is not None or self.tracer.nesting or id(iterator) in self.begun:
-                replica = self.carried.replica(iterator)
+                replica = self.live_generators.replica(iterator)
                 if replica is not None:
                     return self.advance(replica)
-                known = self.carried.next_of(iterator, owner)
+                known = self.live_generators.next_of(iterator, owner)
                 if known is not None:
                     return known
             raise Break(
@@ -467,12 +472,12 @@ class Items(Component):
     def runs_in_c(self, iterator: Any) -> bool:
         """Returns whether nothing can be traced in taking the items of an iterator: it was made in
         the trace, of C iterators and constants."""
-        if not self._is_plain(iterator, MAX_ITERATOR_DEPTH):
+        if not self._runs_no_code(iterator, MAX_ITERATOR_DEPTH):
             return False
         self.tracer.advanced_at = self.tracer.outer_step
         return True
 
-    def _is_plain(self, value: Any, depth: int) -> bool:
+    def _runs_no_code(self, value: Any, depth: int) -> bool:
         if is_constant(value):
             return True
         if type(value) not in _IN_C or not self.provenance.is_fresh(value):
@@ -480,7 +485,7 @@ class Items(Component):
         if depth == 0:
             crossed("MAX_ITERATOR_DEPTH")
         return depth > 0 and all(
-            part is type(value) or self._is_plain(part, depth - 1)
+            part is type(value) or self._runs_no_code(part, depth - 1)
             for part in gc.get_referents(value)
         )
 
@@ -581,7 +586,7 @@ class Items(Component):
         return iterator
 
 
-def _next(containers: Items, iterator: Any) -> Any:
+def _next(containers: Containers, iterator: Any) -> Any:
     more, item = containers.advance(iterator)
     if more:
         return item

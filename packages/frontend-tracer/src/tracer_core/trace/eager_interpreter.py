@@ -19,7 +19,7 @@ from typing import Any
 
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import BRANCHES, JUMPS, queries_locals
-from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.bytecode.frame import NULL, Frame, contents, unbound_free_variable
 from tracer_core.bytecode.host_builtins import builtins_of, use_own_builtins
 from tracer_core.bytecode.interpreter import Leave, Machine
 from tracer_core.bytecode.on_stack_replacement import can_be_replaced, replacement
@@ -35,8 +35,8 @@ from tracer_core.bytecode.tracebacks import (
 )
 from tracer_core.errors import TracerError
 from tracer_core.guards.own_reference import references_of_others
-from tracer_core.trace.dict_entries import ABSENT, Entries
-from tracer_core.trace.instances import super_cells
+from tracer_core.trace.attribute_lookup import ABSENT, Entries
+from tracer_core.trace.instance_creation import super_cells
 from tracer_core.trace.raised_exceptions import name_in_c, qualified_name
 
 use_own_builtins(globals())
@@ -120,7 +120,7 @@ class EagerExceptions:
 class EagerOperators:
     """Operators with CPython's semantics."""
 
-    def truth(self, value: Any) -> bool:
+    def to_bool(self, value: Any) -> bool:
         return bool(value)
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
@@ -239,11 +239,7 @@ class EagerNames:
     def load_cell(self, cell: Any, name: str) -> Any:
         value = contents(cell)
         if value is NULL:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope",
-                name=name,
-            )
+            raise unbound_free_variable(name)
         return value
 
     def store_cell(self, cell: Any, value: Any) -> None:
@@ -265,7 +261,7 @@ class EagerNames:
     def free_cells(self, frame: Frame) -> tuple[Any, ...]:
         return frame.function.__closure__ or ()
 
-    def made(self, value: Any) -> Any:
+    def register(self, value: Any) -> Any:
         return value
 
 

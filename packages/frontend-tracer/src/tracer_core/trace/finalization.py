@@ -13,15 +13,15 @@ import sys
 import types
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, end_is_seen, has_handlers
+from tracer_core.graph_breaks import Restart
+from tracer_core.guards.object_lifetime import CONTINUATIONS, end_is_seen, has_handlers
 from tracer_core.limits import (
     MAX_FINALIZATION_OBJECTS,
     MAX_FINALIZATION_VISITS,
@@ -30,7 +30,9 @@ from tracer_core.limits import (
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import TracedGenerator, is_left_inside
 from tracer_core.trace.live_generators import LiveGenerators
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Objects that live long and lead to everything, and those that hold nothing.
 _NOT_ENTERED = (
@@ -73,8 +75,8 @@ class _Held:
 class Finalization:
     """The objects of one trace whose death is to be seen. Mutable."""
 
-    def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
-        self._tracer, self._copies = tracer, carried.generators
+    def __init__(self, tracer: Tracer, live_generators: LiveGenerators) -> None:
+        self._tracer, self._copies = tracer, live_generators.generators
         self._ending: dict[int, Any] = {}
         #: Containers from before the trace that held such objects when the program changed them.
         self._changed: list[Any] = []
@@ -137,8 +139,8 @@ class Finalization:
         if type(value) is types.GeneratorType:
             if id(value) in self._copies:
                 return [self._copies[id(value)][0]]
-            if value in SUSPENDED_GENERATORS:
-                return list(SUSPENDED_GENERATORS[value].values)
+            if value in CONTINUATIONS:
+                return list(CONTINUATIONS[value].values)
         if not _may_lead(value) or not gc.is_tracked(value):
             return []
         if type(value) is types.FunctionType:
@@ -175,8 +177,8 @@ class Finalization:
             for i in range(len(nodes))
             if sys.getrefcount(nodes[i]) - _OWN_REFERENCES - inside[id(nodes[i])] > 0
         ]
-        kept = {id(item) for item in self._reached(outside)}
-        return {id(node): node for node in nodes if id(node) not in kept and _may_end(node)}
+        reachable = {id(item) for item in self._reached(outside)}
+        return {id(node): node for node in nodes if id(node) not in reachable and _may_end(node)}
 
 
 def _slots(frame: Any) -> Iterator[Any]:
@@ -191,7 +193,7 @@ def _slots(frame: Any) -> Iterator[Any]:
 def _may_end(value: Any) -> bool:
     """Returns whether the program sees the death of an object, perhaps after a generator has been
     advanced."""
-    continuation = SUSPENDED_GENERATORS.get(value) if type(value) is types.GeneratorType else None
+    continuation = CONTINUATIONS.get(value) if type(value) is types.GeneratorType else None
     return end_is_seen(value) if continuation is None else has_handlers(continuation.facts.code)
 
 

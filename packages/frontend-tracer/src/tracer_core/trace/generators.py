@@ -12,35 +12,19 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, ExceptionSemantics
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
+
+if TYPE_CHECKING:
+    from tracer_core.trace.eager_interpreter import RealMachine
+    from tracer_core.trace.tracer import Tracer
 
 _GENERATOR, _COROUTINE = inspect.CO_GENERATOR, inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 _OLD_THROW = (
     "the (type, exc, tb) signature of throw() is deprecated, use the single-arg signature instead."
 )
-
-
-class GeneratorHost(Protocol):
-    """The machine that runs generator frames. outer_step: number of the current instruction.
-    advanced_at: that of the last one that took an item of an iterator."""
-
-    outer_step: int
-    advanced_at: int
-
-    def peek(self, frame: Frame) -> Any: ...
-
-    @property
-    def calls(self) -> CallSemantics: ...
-
-    @property
-    def exceptions(self) -> ExceptionSemantics: ...
-
-    @property
-    def attributes(self) -> AttributeSemantics: ...
 
 
 class TracedGenerator:
@@ -60,7 +44,7 @@ class TracedGenerator:
         "moved",
     )
 
-    def __init__(self, machine: GeneratorHost, frame: Frame) -> None:
+    def __init__(self, machine: Tracer | RealMachine, frame: Frame) -> None:
         self.machine, self.frame = machine, frame
         self.started = self.finished = self.yielded = self.running = self.moved = False
         self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
@@ -287,7 +271,7 @@ class LazyIterator:
     __slots__ = ("machine", "step", "allocation_step", "code_name", "finished", "rest")
 
     def __init__(
-        self, machine: GeneratorHost, name: str, step: Callable[[], Any], *rest: Any
+        self, machine: Tracer | RealMachine, name: str, step: Callable[[], Any], *rest: Any
     ) -> None:
         self.machine, self.step, self.code_name = machine, step, name
         self.allocation_step, self.finished = machine.outer_step, False

@@ -12,18 +12,20 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.source import SourceKind
-from tracer_core.natives.queries import query
 from tracer_core.ops.higher_order.gradients import grad_without_hooks
 from tracer_core.torch_private.needed import set_grad_mode
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import query
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _KIND = "autograd_in_graph"
 
@@ -34,7 +36,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 class HookHandle(RemovableHandle):
     """The handle of a hook that the program puts on a tensor from before the trace. Generated code
     puts the hook there after the graph, unless it was removed. Mutable. table: a name in `_HOOKS`.
-    born: the instruction that made it."""
+    allocation_step: the instruction that made it."""
 
     def __init__(self, tensor: torch.Tensor, table: str, hook: Any, allocation_step: int) -> None:
         self.tensor, self.table, self.hook, self.allocation_step = (
@@ -65,7 +67,7 @@ _REGISTERS = dict(
 # -- .grad --
 
 
-def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
+def read(tracer: Tracer, tensor: torch.Tensor) -> Any:
     """Traces reading ``tensor.grad``."""
     change = tracer.effects.gradient(tensor)
     if change is not None:
@@ -81,7 +83,7 @@ def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
     )
 
 
-def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
+def write(tracer: Tracer, tensor: torch.Tensor, value: Any) -> None:
     """Traces ``tensor.grad = value``; None deletes."""
     if value is not None and not _may_be_gradient(tracer, tensor, value):
         raise Break(
@@ -96,7 +98,7 @@ def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
         raise Break(_KIND, "the gradient of an intermediate tensor is set")
 
 
-def may_set_flag(tracer: Tracing, tensor: torch.Tensor, flag: Any) -> bool:
+def may_set_flag(tracer: Tracer, tensor: torch.Tensor, flag: Any) -> bool:
     """Returns whether ``requires_grad`` of a leaf from before the trace may be set: no operator
     records gradients, now and until the trace ends."""
     return (
@@ -110,7 +112,7 @@ def may_set_flag(tracer: Tracing, tensor: torch.Tensor, flag: Any) -> bool:
     )
 
 
-def set_flag(tracer: Tracing, tensor: torch.Tensor, flag: bool) -> None:
+def set_flag(tracer: Tracer, tensor: torch.Tensor, flag: bool) -> None:
     """Traces ``tensor.requires_grad = flag`` where `may_set_flag`."""
     tracer.side_effects.mutations += 1
     tracer.effects.begin_gradient_flag(tensor)
@@ -120,7 +122,7 @@ def set_flag(tracer: Tracing, tensor: torch.Tensor, flag: bool) -> None:
             value.requires_grad_(flag)
 
 
-def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
+def _may_be_gradient(tracer: Tracer, tensor: torch.Tensor, value: Any) -> bool:
     """Returns whether torch accepts the value as the tensor's gradient."""
     if not isinstance(value, torch.Tensor) or value is tensor:
         return False
@@ -137,7 +139,7 @@ def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
 
 
 def backward(
-    tracer: Tracing,
+    tracer: Tracer,
     outputs: Sequence[Any],
     value: Sequence[Any],
     keep: bool,
@@ -173,7 +175,7 @@ def backward(
 
 
 def gradients_of(
-    tracer: Tracing, outputs: Any, inputs: Any, value: Any, **options: Any
+    tracer: Tracer, outputs: Any, inputs: Any, value: Any, **options: Any
 ) -> tuple[Any, ...]:
     """Traces ``torch.autograd.grad``."""
     result, order = _differentiated(tracer, outputs, inputs, value, False, **options)
@@ -187,7 +189,7 @@ def gradients_of(
 
 
 def _differentiated(
-    tracer: Tracing, outputs: Any, inputs: Any, value: Any, ordered: bool, **options: Any
+    tracer: Tracer, outputs: Any, inputs: Any, value: Any, ordered: bool, **options: Any
 ) -> tuple[list[tuple[Any, bool, list[Any]]], Sequence[int]]:
     """Puts the node ``torch.autograd.grad``, or one that leaves out the hooks, into the graph.
     Returns for each input its gradient, whether it is a tensor of its own and the hooks that wait
@@ -209,7 +211,7 @@ def _differentiated(
 
 
 @contextlib.contextmanager
-def _ordered(tracer: Tracing, leaves: Sequence[Any]) -> Iterator[list[int]]:
+def _ordered(tracer: Tracer, leaves: Sequence[Any]) -> Iterator[list[int]]:
     """Gives a list into which a backward of the fakes writes the positions of the leaves in the order
     in which their gradients are complete."""
     order: list[int] = []
@@ -224,7 +226,7 @@ def _ordered(tracer: Tracing, leaves: Sequence[Any]) -> Iterator[list[int]]:
             handle.remove()
 
 
-def _hooks_of(tracer: Tracing, leaf: torch.Tensor, table: str) -> list[Any]:
+def _hooks_of(tracer: Tracer, leaf: torch.Tensor, table: str) -> list[Any]:
     """Returns the hooks that wait for a leaf's gradient, guarded."""
     source, items = tracer.provenance.source_of(leaf), []
     if source is not None:
@@ -241,7 +243,7 @@ def _hooks_of(tracer: Tracing, leaf: torch.Tensor, table: str) -> list[Any]:
     ]
 
 
-def _calls_hook(tracer: Tracing, hook: Any, tensor: Any, create: bool) -> Any:
+def _calls_hook(tracer: Tracer, hook: Any, tensor: Any, create: bool) -> Any:
     """Interprets a hook, as a backward runs it."""
     result: list[Any] = []
 
@@ -255,7 +257,7 @@ def _calls_hook(tracer: Tracing, hook: Any, tensor: Any, create: bool) -> Any:
     return result[0]
 
 
-def _hooked(tracer: Tracing, hooks: Sequence[Any], gradient: Any, create: bool) -> Any:
+def _hooked(tracer: Tracer, hooks: Sequence[Any], gradient: Any, create: bool) -> Any:
     """Returns the gradient that these hooks leave."""
     for hook in hooks:
         result = _calls_hook(tracer, hook, gradient, create)
@@ -267,7 +269,7 @@ def _hooked(tracer: Tracing, hooks: Sequence[Any], gradient: Any, create: bool) 
     return gradient
 
 
-def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
+def _walk(tracer: Tracer, outputs: Sequence[Any]) -> list[Any]:
     """Returns the nodes of the autograd graph behind some outputs."""
     pending = [tracer.recorder.as_fake(output) for output in outputs]
     nodes = [torch_private.gradient_node(fake) for fake in pending]
@@ -280,7 +282,7 @@ def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
     return list(seen)
 
 
-def _pass(tracer: Tracing, outputs: Sequence[Any], keep: bool) -> None:
+def _pass(tracer: Tracer, outputs: Sequence[Any], keep: bool) -> None:
     """Breaks where an earlier backward has freed a part of the graph that this one needs. The fakes
     do not always know it: the real input may be a view, whose history a write replaces
     (``CopySlices``), and what raises in the graph takes the gradients of the earlier backward along.
@@ -293,7 +295,7 @@ def _pass(tracer: Tracing, outputs: Sequence[Any], keep: bool) -> None:
         passed.update(nodes)
 
 
-def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:
+def _holds_python(tracer: Tracer, outputs: Sequence[Any]) -> bool:
     """Returns whether the autograd graph has custom autograd.Functions, whose backward may return
     tensors that the program keeps."""
     return any(
@@ -302,7 +304,7 @@ def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:
     )
 
 
-def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
+def _leaves(tracer: Tracer, outputs: Sequence[Any]) -> list[Any]:
     """Returns the leaves that a backward reaches: real tensors for inputs of the trace, fakes for
     leaves made in it."""
     recorder, leaves = tracer.recorder, []
@@ -320,7 +322,7 @@ def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
     return leaves
 
 
-def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+def _leaves_given(tracer: Tracer, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     _leaves(tracer, outputs)
     unique = list({id(value): value for value in inputs}.values())
     if not all(
@@ -330,7 +332,7 @@ def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]
     return unique
 
 
-def require_inside(tracer: Tracing, outputs: Sequence[torch.Tensor]) -> None:
+def require_inside(tracer: Tracer, outputs: Sequence[torch.Tensor]) -> None:
     """Breaks unless this trace made the whole autograd graph behind the outputs."""
     for output in outputs:
         if not tracer.recorder.as_fake(output).requires_grad:
@@ -338,7 +340,7 @@ def require_inside(tracer: Tracing, outputs: Sequence[torch.Tensor]) -> None:
     _leaves(tracer, outputs)
 
 
-def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
+def _require_alone(tracer: Tracer, leaves: Sequence[torch.Tensor]) -> None:
     """Breaks if code outside the program waits for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(
         tracer, torch.distributed.is_initialized
@@ -354,7 +356,7 @@ def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
         )
 
 
-def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
+def _accumulate(tracer: Tracer, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
     """Accumulates a leaf's gradient as autograd does. own: no other code has this tensor."""
     recorder, held = tracer.recorder, read(tracer, leaf)
     if gradient.layout is not torch.strided:
@@ -369,7 +371,7 @@ def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bo
         _without_grad(tracer, lambda: recorder.run(torch.Tensor.add_, (held, gradient), {}))
 
 
-def _without_grad(tracer: Tracing, run: Any) -> None:
+def _without_grad(tracer: Tracer, run: Any) -> None:
     """Runs and traces operators under no_grad, where that makes a difference."""
     if not torch.is_grad_enabled():
         run()
@@ -389,7 +391,7 @@ def _is_laid_out_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
     )
 
 
-def _copy(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
+def _copy(tracer: Tracer, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
     """Returns a copy with the strides of the leaf, or contiguous."""
     run = tracer.recorder.run
     if not torch_private.is_dense(leaf) or leaf.is_contiguous():

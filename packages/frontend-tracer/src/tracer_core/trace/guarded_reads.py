@@ -9,21 +9,23 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant, keys_of
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source, SourceKind
+from tracer_core.guards.value_kinds import is_constant, keys_of
 from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
-from tracer_core.natives.queries import applied, identity
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.guarded_calls import applied, identity
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: ``__iter__`` of dictionaries that no user code iterates.
 _KEY_ITERATORS = (dict.__iter__, collections.OrderedDict.__iter__)
@@ -54,7 +56,7 @@ ALIASES: dict[Any, Callable[[Any], Iterable[str]]] = {
 class GuardedReads(Component):
     """Guarded reads in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         #: id of a dictionary that existed before the trace and is unchanged -> key -> its position;
         #: all keys are guarded.
@@ -133,7 +135,7 @@ class GuardedReads(Component):
         return identity(self.tracer, value) in addresses
 
     def note_order(self, obj: Any) -> None:
-        """Notes that the trace follows the order of a set, which texts have and objects have
+        """Notes that the trace follows the order of a set, which strings have and objects have
         another in each process."""
         if len(obj) > 1 and not all(map(_hashes_alike, keys_of(obj))):
             self.tracer.unguarded["the order of a set differs between processes"] = None
@@ -158,6 +160,7 @@ class GuardedReads(Component):
             self.provenance.guard(GuardKind.KEYS, source, members)
 
     def guard_members(self, source: Any, members: Any) -> None:
+        """Guards the members of a set."""
         if not all(is_constant(member) or isinstance(member, type) for member in members):
             raise Break(
                 "unsupported_value", "a set of objects that existed before the trace is read"
@@ -246,6 +249,7 @@ class GuardedReads(Component):
         return items
 
     def guard_keys(self, obj: Any, source: Any, result: list[Any]) -> None:
+        """Guards the keys of a dictionary and their order."""
         if type(obj).__iter__ not in _KEY_ITERATORS:  # which the guard would call
             raise Break(
                 "unknown_native", f"the keys of a {type(obj).__name__} with its own __iter__"
@@ -369,7 +373,7 @@ def _hashes_alike(value: Any) -> bool:
 
 
 def is_literal(key: Any) -> bool:
-    """Returns whether a key's text in a guard evaluates to the key."""
+    """Returns whether a key's source in a guard evaluates to the key."""
     if type(key) is tuple:
         return all(map(is_literal, key))
     return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))

@@ -10,16 +10,18 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import payload
-from tracer_core.natives import reading
-from tracer_core.trace.tracing import Tracing
+from tracer_core.guards.value_kinds import is_constant
+from tracer_core.trace import native_reads
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class HostValue:
@@ -45,16 +47,16 @@ CONVERSIONS = ("__index__", "__int__", "__float__", "__complex__", "__bytes__")
 ITEMS = ("__len__", "__length_hint__", "__iter__", "__getitem__")
 
 
-def stand_in(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
+def host_object(tracer: Tracer, value: Any, hooks: tuple[str, ...] = CONVERSIONS) -> Any:
     """Returns what C code may see of an object: an object of the same C base, with the same name of
     its class, whose special methods in Python are interpreted when C code asks for one; the object
-    itself, guarded, if it has none. asked: what C code may ask for."""
+    itself, guarded, if it has none. hooks: the special methods that C code may call."""
     value = tracer.scalars.concrete(value)
     cls = type(value)
     methods: dict[str, Any] = {}
     if is_constant(value) or isinstance(value, (torch.Tensor, enum.Enum)):
         return tracer.scalars.payload(value)
-    for name in asked if cls.__flags__ & HEAP_TYPE else ():
+    for name in hooks if cls.__flags__ & HEAP_TYPE else ():
         if tracer.entries.is_disabled(value, name):
             methods[name] = None
         elif (method := tracer.entries.python_method(value, name)) is not None:
@@ -63,12 +65,12 @@ def stand_in(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) 
             else:
                 methods[name] = functools.partialmethod(_converted, tracer, method, value, name)
     base: Any = next((kind for kind in _HOLDERS if isinstance(value, kind)), object)
-    inherits = not tracer.entries.lacks(value, *(set(asked) - methods.keys()))
+    inherits = not tracer.entries.lacks(value, *(set(hooks) - methods.keys()))
     if base is object and methods and inherits:
         raise Break("unknown_native", f"C code and Python code convert a {cls.__name__}")
     if base is object and not methods:
         if inherits:
-            reading.read_values(tracer, value)
+            native_reads.read_values(tracer, value)
         return value
     tracer.scalars.payload(value)
     held = () if base is object else (payload(value),)
@@ -82,25 +84,25 @@ def _like(cls: type, base: type, namespace: dict[str, Any]) -> Any:
 
 
 def call_with_polyfills(
-    tracer: Tracing,
+    tracer: Tracer,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    asked: tuple[str, ...] = CONVERSIONS,
+    hooks: tuple[str, ...] = CONVERSIONS,
 ) -> Any:
     """Calls C code that converts its arguments."""
     return function(
-        *(stand_in(tracer, arg, asked) for arg in args),
-        **{name: stand_in(tracer, value, asked) for name, value in kwargs.items()},
+        *(host_object(tracer, arg, hooks) for arg in args),
+        **{name: host_object(tracer, value, hooks) for name, value in kwargs.items()},
     )
 
 
-def _iterated(_: Any, tracer: Tracing, value: Any) -> Any:
+def _iterated(_: Any, tracer: Tracer, value: Any) -> Any:
     items = tracer.containers.stream(value)
-    return (stand_in(tracer, item) for item in items)
+    return (host_object(tracer, item) for item in items)
 
 
-def _converted(_: Any, tracer: Tracing, method: Any, value: Any, name: str) -> Any:
+def _converted(_: Any, tracer: Tracer, method: Any, value: Any, name: str) -> Any:
     result = tracer.scalars.specialized(tracer.calls.call_value(method, [value], {}))
     if isinstance(result, torch.Tensor):
         raise Break("data_dependent_value", f"{name} of a {type(value).__name__} gives a tensor")
@@ -136,21 +138,21 @@ class SortKey:
 
     __slots__ = ("tracer", "key")
 
-    def __init__(self, tracer: Tracing, key: Any) -> None:
+    def __init__(self, tracer: Tracer, key: Any) -> None:
         self.tracer, self.key = tracer, key
 
     def __lt__(self, other: SortKey) -> bool:
         operators = self.tracer.operators
-        return bool(operators.truth(operators.compare("<", self.key, other.key)))
+        return bool(operators.to_bool(operators.compare("<", self.key, other.key)))
 
 
 class HostString:
-    """An argument of a format string: reads text, numbers, attributes and items of the program's
+    """An argument of a format string: reads strings, numbers, attributes and items of the program's
     object."""
 
     __slots__ = ("_tracer", "_value")
 
-    def __init__(self, tracer: Tracing, value: Any) -> None:
+    def __init__(self, tracer: Tracer, value: Any) -> None:
         object.__setattr__(self, "_tracer", tracer)
         object.__setattr__(self, "_value", value)
 
@@ -179,8 +181,8 @@ class HostString:
         return text_part(self._tracer, self._tracer.containers.getitem(self._value, key))
 
 
-def text_part(tracer: Tracing, value: Any) -> Any:
-    """Returns `value` itself if C code may see it: text and numbers of Python's own types."""
+def text_part(tracer: Tracer, value: Any) -> Any:
+    """Returns `value` itself if C code may see it: strings and numbers of Python's own types."""
     value = tracer.scalars.concrete(value)
     simple = type(value) in (str, int, float, bool, complex, bytes, type(None))
     return value if simple else HostString(tracer, value)

@@ -13,19 +13,18 @@ import gc
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.bytecode.frame_layout import frames_of
+from tracer_core.bytecode.resume_points import frames_of
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_ITEMS_AHEAD
-from tracer_core.trace.generators import LazyIterator, TracedGenerator
-from tracer_core.trace.suspended_generators import (
+from tracer_core.trace.generator_continuations import (
     END,
     TABLES,
     counted,
@@ -35,7 +34,10 @@ from tracer_core.trace.suspended_generators import (
     looks_ahead,
     peeked,
 )
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.generators import LazyIterator, TracedGenerator
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class LiveGenerators:
@@ -43,7 +45,7 @@ class LiveGenerators:
     its traced copy and the generator. taken: id of an iterator -> the iterator to advance, and its
     number of steps."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self.generators: dict[int, tuple[TracedGenerator, Any]] = {}
         self.taken: dict[int, tuple[Any, int]] = {}
@@ -63,7 +65,7 @@ class LiveGenerators:
         provenance, layout = self._tracer.provenance, facts.layout
         source, make = provenance.source_of(generator), provenance.sources.make
         provenance.follows_late = True
-        provenance.guard(GuardKind.IS, make(source, SourceKind.SUSPENDED), facts)
+        provenance.guard(GuardKind.IS, make(source, SourceKind.CONTINUATION), facts)
         if layout is None:
             traced_generator = TracedGenerator(self._tracer, Frame(_ENDED, decode(facts.code)))
             traced_generator.finished = True
@@ -75,7 +77,7 @@ class LiveGenerators:
                 value,
                 make(
                     source,
-                    SourceKind.SUSPENDED_VALUE,
+                    SourceKind.CONTINUATION_VALUE,
                     (i, labels[i] if i < len(labels) else "its stack"),
                 ),
             )
@@ -125,7 +127,7 @@ class LiveGenerators:
 
             return LazyIterator(tracer, kind.__name__, step)
 
-        call, truth = tracer.calls.call_value, tracer.operators.truth
+        call, to_bool = tracer.calls.call_value, tracer.operators.to_bool
         if kind is zip:
             return zip(*map(items, range(len(parts))), strict=bool(strict))
         if kind is enumerate:
@@ -140,7 +142,7 @@ class LiveGenerators:
         return (
             item
             for item in items(1)
-            if truth(item if function in (None, bool) else call(function, [item], {}))
+            if to_bool(item if function in (None, bool) else call(function, [item], {}))
         )
 
     def next_of(self, iterator: Any, owner: Any = None) -> tuple[bool, Any] | None:

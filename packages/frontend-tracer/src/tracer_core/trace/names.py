@@ -11,18 +11,20 @@ import enum
 import sys
 import types
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue, contents, unbound_free_variable
 from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.trace.class_creation import ENUM_HOOKS, check_enum_entry
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Types of objects that instructions make and whose parts the trace may not know.
 _MADE_IN_C = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, INTERPOLATION, TEMPLATE)
@@ -31,7 +33,7 @@ _MADE_IN_C = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, INTERPOLATI
 class Names(Component):
     """Names in a trace. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         #: ids of the functions and cells that the trace made; the objects, to keep them alive.
         self._fresh_functions: set[int] = set()
@@ -116,11 +118,7 @@ class Names(Component):
                 return LazyValue(value, self.sources.make(source, SourceKind.CONTENTS))
         value = self.cell_contents(cell)
         if value is NULL:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope",
-                name=name,
-            )
+            raise unbound_free_variable(name)
         return value
 
     def cell_contents(self, cell: Any) -> Any:
@@ -159,7 +157,7 @@ class Names(Component):
 
     # -- functions made in the trace, and their cells --
 
-    def made(self, value: Any) -> Any:
+    def register(self, value: Any) -> Any:
         if type(value) is types.FunctionType:
             self._fresh_functions.add(id(value))
             self._keep.append(value)
@@ -174,6 +172,7 @@ class Names(Component):
         self._keep.append(obj)
 
     def made_here(self, function: types.FunctionType) -> bool:
+        """Returns whether the trace itself made this function."""
         return id(function) in self._fresh_functions
 
     def default(self, function: types.FunctionType, slot: str, key: Any) -> Any:

@@ -14,30 +14,38 @@ import enum
 import re
 import types
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.tracebacks import raising_instruction
 from tracer_core.fx_capture.function_traits import operator_name, receiver_of
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.object_layout import HEAP_TYPE
-from tracer_core.natives import policy, reading
-from tracer_core.natives.arity import fits
-from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
+from tracer_core.guards.value_kinds import is_constant
+from tracer_core.native_effects import inline_policy
+from tracer_core.native_effects.arity import fits
+from tracer_core.native_effects.effects import Effect, EffectKind, effect_of, unbound
 from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
-from tracer_core.trace import instances, special_methods, state_values, torch_function
+from tracer_core.trace import (
+    instance_creation,
+    native_reads,
+    special_methods,
+    state_values,
+    torch_function,
+)
+from tracer_core.trace.attribute_lookup import has_python, is_tensor_like
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
 from tracer_core.trace.host_objects import call_with_polyfills
 from tracer_core.trace.operators import CONTAINERS
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Methods that store their arguments without calling them.
 _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
@@ -81,15 +89,16 @@ _TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 class NativeCalls(Component):
     """Calls of C and torch functions. Mutable."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.entries = tracer.entries
         #: id -> (step, object) of results of native code.
         self.allocation_sites: dict[int, tuple[int, Any]] = {}
-        #: Looked-up calls of functools caches, by their arguments (natives/tables/functional.py).
-        self.questions: dict[Any, Any] = {}
+        #: Looked-up calls of functools caches, by their arguments (native_functions/operator_functools.py).
+        self.queries: dict[Any, Any] = {}
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls a C function."""
         row = effect_of(function)
         if row is None:
             raw = unbound(function)
@@ -102,7 +111,7 @@ class NativeCalls(Component):
                     return self._apply_to_class(row, function, args, kwargs)
         if row is not None:
             return self.apply_effect(row, function, args, kwargs)
-        if policy.is_torch_operator(function):
+        if inline_policy.is_torch_operator(function):
             return self.call_torch(function, args, kwargs)
         return self.unknown(function, args, kwargs)
 
@@ -127,7 +136,7 @@ class NativeCalls(Component):
         ):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
-            return instances.new_object(self.tracer, function, args[0], args[1:], kwargs)
+            return instance_creation.new_object(self.tracer, function, args[0], args[1:], kwargs)
         if isinstance(receiver, (enum.Enum, BaseException)) and name in _OF_FIELDS:
             return function(*args, **kwargs)
         module = getattr(function, "__module__", None) or getattr(
@@ -139,6 +148,7 @@ class NativeCalls(Component):
     def apply_effect(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
+        """Calls a C function by its row of the native effects table."""
         if args and isinstance(args[0], collections.OrderedDict) and _misses_order(function):
             raise Break("unknown_native", f"{function.__qualname__}() of an OrderedDict")
         if self.recorder.program_modes and _concerns_modes(row, function, args, kwargs):
@@ -167,7 +177,7 @@ class NativeCalls(Component):
                 self.tracer.side_effects.before_change(args[0], moves)
         # No method of the items of a container is called.
         passed = (a for a in (*args, *kwargs.values()) if not isinstance(a, CONTAINERS))
-        if any(map(instances.holds_tensor, passed)):
+        if any(map(instance_creation.holds_tensor, passed)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
 
@@ -180,7 +190,7 @@ class NativeCalls(Component):
         try:
             return row.handler(self.tracer, *row.bound, *args, **kwargs)
         except Break as broken:
-            if row.whole:
+            if row.atomic:
                 raise Restart(self.tracer.outer_step, broken.kind, broken.reason) from None
             raise
         except MissingName as error:
@@ -204,7 +214,7 @@ class NativeCalls(Component):
         if getattr(function, "__objclass__", None) in _PRIMITIVES:
             args = [self.tracer.scalars.payload(value) for value in args]
         self._realize_arguments(function, args, args)
-        if reading.read_values(self.tracer, *args, *kwargs.values()):
+        if native_reads.read_values(self.tracer, *args, *kwargs.values()):
             return self.native(function, *args, **kwargs)
         return self.note_allocation(function(*args, **kwargs))
 
@@ -235,7 +245,7 @@ class NativeCalls(Component):
                         )
 
     def note_allocation(self, result: Any) -> Any:
-        """Registers the step that made a native result: if no text can make the result again, a
+        """Registers the step that made a native result: if no source can make the result again, a
         later break moves to that step."""
         if type(result) is tuple:
             for part in result:
@@ -296,7 +306,16 @@ class NativeCalls(Component):
                     "live_iterator", "native code is handed an iterator from before this segment"
                 )
 
+    def require_recordable(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Breaks for a call that no graph can hold."""
+        refused = self.recorder.refused(function, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls and records a torch operator."""
         if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
             return torch_function.call(self.tracer, function, args, kwargs)
         read = state_values.READS.get(operator_name(function))
@@ -304,9 +323,7 @@ class NativeCalls(Component):
             value = read(self.tracer, receiver_of(function, tuple(args)))
             if value is not None:
                 return value
-        refused = self.recorder.refused(function, tuple(args), kwargs)
-        if refused is not None:
-            raise Break(*refused)
+        self.require_recordable(function, tuple(args), kwargs)
         args = [
             self.tracer.containers.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args
         ]
@@ -334,7 +351,7 @@ def _concerns_modes(row: Effect, function: Any, args: list[Any], kwargs: dict[st
     owner = getattr(function, "__objclass__", function)
     if row.kind is EffectKind.SHALLOW or owner in _MODES:
         return False
-    if type(function) is types.FunctionType and not instances.holds_tensor((args, kwargs)):
+    if type(function) is types.FunctionType and not instance_creation.holds_tensor((args, kwargs)):
         return False
     return str(getattr(owner, "__module__", None) or "").partition(".")[0] == "torch"
 

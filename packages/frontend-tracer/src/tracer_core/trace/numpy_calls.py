@@ -30,7 +30,7 @@ METHODS = frozenset(["argsort", "searchsorted", "argpartition"])
 
 
 def written(value: Any, tensors: list[torch.Tensor], array: type[Any]) -> str | None:
-    """Returns the text of an argument, and appends its tensors; None if it has no text. array: the
+    """Returns the source of an argument, and appends its tensors; None if it has none. array: the
     class of arrays, with `tensor` and `scalar`."""
     if isinstance(value, array):
         tensors.append(value.tensor)

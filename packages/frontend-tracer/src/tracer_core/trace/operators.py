@@ -12,29 +12,33 @@ import enum
 import functools
 import operator
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, INTERNED, WRAPPED, is_constant
+from tracer_core.fx_capture.provenance import INTERNED, WRAPPED
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import (
     assertions,
-    own_warnings,
+    cpython_warnings,
     special_methods,
     state_values,
     torch_function,
     traced_arrays,
 )
+from tracer_core.trace.attribute_lookup import ABSENT, is_slot, is_subtype, is_tensor_like
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, is_slot, is_subtype, is_tensor_like
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.native_reads import children
+from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 #: Types of numbers and strings, each with what stands for them in a trace.
@@ -47,7 +51,7 @@ MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 def _only_constants(container: Any) -> bool:
     return all(
         is_constant(item) or (isinstance(item, CONTAINERS) and _only_constants(item))
-        for item in special_methods.held(container)
+        for item in children(container)
     )
 
 
@@ -55,10 +59,10 @@ def _invert_true() -> object:
     return operator.invert(True)
 
 
-class Operations(Component):
+class Operators(Component):
     """Operators in a trace."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.entries, self.attributes = tracer.entries, tracer.attributes
 
@@ -160,7 +164,7 @@ class Operations(Component):
             left, right = self._counts(left, right)
         self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
-            native = INPLACE[symbol]  # the same operator, but with its own error text
+            native = INPLACE[symbol]  # the same operator, but with its own error message
         return self.apply(native, left, right)
 
     def answered(self, name: str, shown: str, left: Any, right: Any) -> Any:
@@ -209,7 +213,7 @@ class Operations(Component):
         return [forward, reflected]
 
     def _formats(self, name: str, left: Any) -> bool:
-        """Returns whether this is ``%`` of a text, which formats whatever the right operand is."""
+        """Returns whether this is ``%`` of a string, which formats whatever the right operand is."""
         return (
             name == "mod"
             and isinstance(left, (str, bytes, bytearray))
@@ -275,7 +279,7 @@ class Operations(Component):
         if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
         if symbol == "~" and type(value) is bool:
-            own_warnings.warn_as(self.tracer, _invert_true)
+            cpython_warnings.warn_as(self.tracer, _invert_true)
             value = int(value)
         self.native_operands(value)
         return self.apply(native, value)
@@ -323,7 +327,7 @@ class Operations(Component):
             method, owner = getattr(object, name), object
         if method is object.__ne__:
             equal = self._compared("__eq__", receiver, other, native)
-            return equal if equal is NotImplemented else not self.truth(equal)
+            return equal if equal is NotImplemented else not self.to_bool(equal)
         if method is object.__eq__:
             return True if self.same_object(receiver, other) else NotImplemented
         if owner is object:
@@ -408,7 +412,7 @@ class Operations(Component):
                 and self._plain(child, depth - 1)
             )
             or (not isinstance(child, torch.Tensor) and self.is_identity_comparable(child))
-            for child in special_methods.held(container)
+            for child in children(container)
         )
 
     def same(self, left: Any, right: Any) -> bool:
@@ -417,7 +421,7 @@ class Operations(Component):
             return self.same_object(left, right)
         if kinds.isdisjoint(SYMBOLS):
             return self.provenance.same_constant(left, right)
-        if not self.truth(self.compare("==", left, right)):
+        if not self.to_bool(self.compare("==", left, right)):
             return False
         integers = torch.SymFloat not in kinds
         if integers and self.tracer.scalars.concrete(left) in INTERNED:
@@ -439,7 +443,7 @@ class Operations(Component):
                 self.provenance.guard(GuardKind.NOT_SAME, source, other)
         return False
 
-    def truth(self, value: Any) -> bool:
+    def to_bool(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
         if id(value) in self.tracer.scalars.numbers:
@@ -459,15 +463,15 @@ class Operations(Component):
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )
         if self._on_arrays(value):
-            traced_arrays.truth(self.tracer, value)
+            traced_arrays.to_bool(self.tracer, value)
         for name in ("__bool__", "__len__"):
             method = self.entries.python_method(value, name)
             if method is not None:
-                return bool(special_methods.ask(self.tracer, method, value, name))
+                return bool(special_methods.call_checked(self.tracer, method, value, name))
             if self.entries.is_disabled(value, name):
                 return bool(value)  # raises Python's own error
         if isinstance(value, CONTAINERS):
-            return self._truth_of_container(value)
+            return self._bool_of_container(value)
         value = self.tracer.scalars.payload(value)
         if isinstance(value, (bytearray, array.array)):
             self.tracer.reads.expand(value)
@@ -483,7 +487,7 @@ class Operations(Component):
             raise Break("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
-    def _truth_of_container(self, value: Any) -> bool:
+    def _bool_of_container(self, value: Any) -> bool:
         if isinstance(value, dict):
             return bool(self.tracer.reads.keys(value))
         if isinstance(value, (list, tuple)):

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, ScalarEntry, second
 from tracer_core.guards.source import SourceKind
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
-def is_optimizers(tracer: Tracing) -> bool:
+def is_optimizers(tracer: Tracer) -> bool:
     """Returns whether the current code is torch.optim's."""
     name = tracer.frames[-1].globals.get("__name__", "")
     return isinstance(name, str) and name.startswith("torch.optim.")
 
 
-def number_in(tracer: Tracing, tensor: Any) -> Any:
+def number_in(tracer: Tracer, tensor: Any) -> Any:
     """Returns the number in a tensor that an optimizer reads, or None."""
     return counter_in(tracer, tensor) if is_optimizers(tracer) else None
 
 
-def counter_in(tracer: Tracing, tensor: Any) -> Any:
+def counter_in(tracer: Tracer, tensor: Any) -> Any:
     """Returns the number in a step counter, or None."""
     value = tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
     return None if value is None else _number(tracer, value)
 
 
-def _number(tracer: Tracing, value: Any) -> Any:
+def _number(tracer: Tracer, value: Any) -> Any:
     """Returns the number, or its symbol, for an expression of `recorder/scalars`."""
     if isinstance(value, ScalarEntry):
         tracer.provenance.follows_late = True
@@ -49,7 +51,7 @@ def _number(tracer: Tracing, value: Any) -> Any:
     return _applied(tracer, rounding, _applied(tracer, value.function, *rounded))
 
 
-def _applied(tracer: Tracing, function: Any, *operands: Any) -> Any:
+def _applied(tracer: Tracer, function: Any, *operands: Any) -> Any:
     if any(type(operand) in SYMBOLS for operand in operands):
         return tracer.scalars.operate(function, operands)
     return function(*operands)

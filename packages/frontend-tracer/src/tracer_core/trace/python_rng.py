@@ -2,7 +2,7 @@
 
 The numbers of a call are drawn ahead of its guards, without advancing the object, and are symbolic
 scalars of the trace. An object that the program seeds inside the trace gives constants from then on.
-Generated code then makes the same draws for real. A number that the trace needs the value of breaks
+Generated code then samples the same for real. A number that the trace needs the value of breaks
 the graph before its draw.
 """
 
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Restart, Retry
+from tracer_core.graph_breaks import Restart, Retry
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.limits import MAX_RANDOM_BITS, MAX_RANDOM_DRAWS
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
 #: The attribute that every object has, part of its state.
@@ -27,7 +29,7 @@ Step = tuple[str, tuple[Any, ...]]
 
 class RngState:
     """What the trace did to one object. Mutable. steps: methods and their arguments, in order. ahead:
-    those before the first seed. born: the instruction of each of these. seeded: a copy of the object
+    those before the first seed. allocation_step: the instruction of each of these. seeded: a copy of the object
     since the first seed."""
 
     def __init__(self, obj: random.Random) -> None:
@@ -39,7 +41,7 @@ class RngState:
 
 
 class Ahead:
-    """The draws of one object ahead of the guards, a key of their source. It grows until the end of
+    """The samples of one object ahead of the guards, a key of their source. It grows until the end of
     the trace."""
 
     __slots__ = ("steps",)
@@ -57,7 +59,7 @@ def run_steps(obj: random.Random, steps: Sequence[Step]) -> list[Any]:
 
 
 def rng_ahead(obj: random.Random, steps: Sequence[Step]) -> list[Any]:
-    """Returns what these draws will give, without advancing the object."""
+    """Returns what these methods will return, without advancing the object."""
     state = obj.getstate()
     try:
         return run_steps(obj, steps)
@@ -73,39 +75,39 @@ def with_state(state: Any) -> random.Random:
 
 
 class PythonRng(Component):
-    """The objects that one trace drew from. Mutable. drawn: id of an object -> what the trace did."""
+    """The objects that one trace drew from. Mutable. states: id of an object -> what the trace did."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
-        self.drawn: dict[int, RngState] = {}
+        self.states: dict[int, RngState] = {}
 
     def known(self, obj: random.Random) -> random.Random | None:
         """Returns an object in the state that `obj` has in every call: itself, or a copy; None if
         its state is another in each."""
         if self.provenance.is_fresh(obj):
             return obj
-        drawn = self.drawn.get(id(obj))
-        return None if drawn is None else drawn.seeded
+        state = self.states.get(id(obj))
+        return None if state is None else state.seeded
 
     def _of(self, obj: random.Random) -> RngState:
-        return self.drawn.setdefault(id(obj), RngState(obj))
+        return self.states.setdefault(id(obj), RngState(obj))
 
     def change(self, obj: random.Random, method: str, args: tuple[Any, ...]) -> Any:
-        """Applies a method that seeds the object, or draws from an object of known state."""
+        """Applies a method that seeds the object, or samples from an object of known state."""
         self.tracer.side_effects.mutations += 1
         if self.provenance.is_fresh(obj):
             return getattr(obj, method)(*args)
-        drawn = self._of(obj)
-        if len(drawn.steps) >= MAX_RANDOM_DRAWS:
+        state = self._of(obj)
+        if len(state.steps) >= MAX_RANDOM_DRAWS:
             crossed("MAX_RANDOM_DRAWS")
             self.tracer.break_graph(_KIND, _REASON)
-        copy = drawn.seeded or random.Random()
+        copy = state.seeded or random.Random()
         result = getattr(copy, method)(*args)
-        drawn.seeded = copy
-        drawn.steps.append((method, args))
+        state.seeded = copy
+        state.steps.append((method, args))
         return result
 
-    def draw(self, obj: random.Random, method: str, args: tuple[Any, ...]) -> Any:
+    def sample(self, obj: random.Random, method: str, args: tuple[Any, ...]) -> Any:
         """Draws one number from an object whose state is another in each call."""
         bits = args[0] if method == "getrandbits" and args else 0
         small = all(type(arg) is float or abs(arg) < 1 << MAX_RANDOM_BITS for arg in args)
@@ -120,15 +122,15 @@ class PythonRng(Component):
             self.tracer.break_graph(_KIND, _REASON)
         if self.recorder.fakes.shape_env is None:
             raise Retry(self.tracer.outer_step, _KIND, _REASON, random_numbers=True)
-        drawn, make = self._of(obj), self.sources.make
-        value = rng_ahead(obj, [*drawn.steps, (method, args)])[-1]
+        state, make = self._of(obj), self.sources.make
+        value = rng_ahead(obj, [*state.steps, (method, args)])[-1]
         self.tracer.side_effects.mutations += 1
-        drawn.steps.append((method, args))
-        drawn.ahead.steps.append((method, args))
-        drawn.allocation_step.append(self.tracer.outer_step)
+        state.steps.append((method, args))
+        state.ahead.steps.append((method, args))
+        state.allocation_step.append(self.tracer.outer_step)
         self.provenance.follows_late = True
-        numbers = make(self.provenance.source_of(obj), SourceKind.RNG_SAVED, drawn.ahead)
-        position = len(drawn.ahead.steps) - 1
+        numbers = make(self.provenance.source_of(obj), SourceKind.RNG_SAVED, state.ahead)
+        position = len(state.ahead.steps) - 1
         return self.provenance.read_varying(
             value, make(numbers, SourceKind.ITEM, position), always=True
         )
@@ -136,24 +138,24 @@ class PythonRng(Component):
     def require_unused(self, source: Source) -> None:
         """Restarts with a break before the draw that a number depends on: the trace needs the value
         of the number."""
-        if not self.drawn:
+        if not self.states:
             return
         for part in _parts(source):
             if part.base is not None and part.base.kind is SourceKind.RNG_SAVED:
-                drawn = next(item for item in self.drawn.values() if item.ahead is part.base.key)
-                raise Restart(drawn.allocation_step[part.key], _KIND, _REASON)
+                state = next(item for item in self.states.values() if item.ahead is part.base.key)
+                raise Restart(state.allocation_step[part.key], _KIND, _REASON)
 
     def steps(self, use: Callable[[Source], str], constant: Callable[[Any], str]) -> list[str]:
         """Returns the lines that draw for real."""
         return [
             f"run_steps({use(self.provenance.source_of(item.obj))}, {constant(tuple(item.steps))})"  # type: ignore[arg-type]
-            for item in self.drawn.values()
+            for item in self.states.values()
             if item.steps
         ]
 
     def objects(self) -> list[Any]:
         """Returns the objects that must stay different objects."""
-        return [item.obj for item in self.drawn.values()]
+        return [item.obj for item in self.states.values()]
 
 
 def _parts(source: Source | None) -> list[Source]:

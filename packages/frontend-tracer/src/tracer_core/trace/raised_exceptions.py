@@ -6,7 +6,7 @@ import itertools
 import sys
 import types
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -21,14 +21,16 @@ from tracer_core.bytecode.tracebacks import (
     raising_instruction,
 )
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.limits import MAX_SEARCHED_ITEMS
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
 from tracer_core.trace.host_objects import Hashed, HostString, HostValue, SortKey
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Types of the tracer's own objects in place of the program's objects.
 _POLYFILLS = (LazyIterator, HostString, HostValue, Hashed, SortKey, *SYMBOLS)
@@ -76,8 +78,8 @@ def name_in_c(cls: type) -> str:
 def qualified_name(cls: type) -> str:
     """Returns a type's whole name as C code's error messages since Python 3.13 give it."""
     module = cls.__module__
-    is_plain = not isinstance(module, str) or module == "builtins"
-    return cls.__qualname__ if is_plain else f"{module}.{cls.__qualname__}"
+    is_builtin = not isinstance(module, str) or module == "builtins"
+    return cls.__qualname__ if is_builtin else f"{module}.{cls.__qualname__}"
 
 
 _OWN = str(Path(__file__).parents[1])
@@ -102,7 +104,7 @@ class RaisedExceptions(Component):
     """Exceptions in a trace. Mutable. raised: id -> an exception that passed a frame of the
     program."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.raised: dict[int, Raised] = {}
         #: id of a traceback that the program reads -> the traceback and its exception.
@@ -110,6 +112,7 @@ class RaisedExceptions(Component):
         self._shared: dict[Any, tuple[tuple[types.CodeType, int], ...]] = {}
 
     def was_raised(self, error: BaseException) -> bool:
+        """Returns whether an exception came through a frame of the program."""
         return id(error) in self.raised
 
     def note(self, error: BaseException) -> None:
@@ -207,6 +210,7 @@ class RaisedExceptions(Component):
         return self._shared.setdefault((known.step, passed), passed)
 
     def traceback_of(self, error: BaseException) -> Any:
+        """``error.__traceback__``, which can leave the trace only together with the exception."""
         source = self.provenance.source_of(error)
         if source is not None and id(error) not in self.raised:
             slot = self.sources.slot(source, "__traceback__")

@@ -11,16 +11,18 @@ import builtins
 import collections
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
 from tracer_core.fx_capture.object_mutations import Change, Effects
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.set_order import can_refill
+from tracer_core.graph_breaks import Break, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.trace.guarded_reads import is_literal
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
 #: id of a namespace that the host's own code reads by name too -> what a change of it replaces.
@@ -49,7 +51,7 @@ class SideEffects:
     """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
     included. late: calls in their order."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
         self.effects = Effects(self.realize)
         self.mutations = 0

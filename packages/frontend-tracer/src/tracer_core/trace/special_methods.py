@@ -1,6 +1,6 @@
 """Interprets the special methods that C code would call on the program's objects.
 
-C code calls them for comparing containers, hashing keys, and making numbers or text from objects.
+C code calls them for comparing containers, hashing keys, and making numbers or strings from objects.
 Where the interpreter cannot answer, the graph breaks. No special method written in Python runs
 eagerly, except ``__hash__`` and ``__eq__`` of keys, which were interpreted just before and only
 read.
@@ -16,18 +16,21 @@ import itertools
 import operator
 import types
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, instances_have, is_constant, keys_of
+from tracer_core.graph_breaks import Break, Restart
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, instances_have, is_constant, keys_of
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
-from tracer_core.trace.dict_entries import hides_class
+from tracer_core.trace.attribute_lookup import hides_class
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part, without_hash
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.native_reads import children
+from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
@@ -54,7 +57,7 @@ _CHECKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
+def call_checked(tracer: Tracer, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
@@ -74,7 +77,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
 # -------------------------------------------------------------------------------------
 
 
-def equal(tracer: Tracing, left: Any, right: Any, ordered: bool = False) -> bool:
+def equal(tracer: Tracer, left: Any, right: Any, ordered: bool = False) -> bool:
     """Returns left == right for containers that may hold the program's objects. ordered: as
     OrderedDict compares, the order of two of its instances included."""
     if isinstance(left, _SETS) and isinstance(right, _SETS):
@@ -87,13 +90,13 @@ def equal(tracer: Tracing, left: Any, right: Any, ordered: bool = False) -> bool
     ) and _equal_items(tracer, left, right)
 
 
-def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
+def _equal_items(tracer: Tracer, left: Any, right: Any) -> bool:
     if tracer.reads.length(left) != tracer.reads.length(right):
         return False
     return _differing(tracer, left, right) is None and len(left) == len(right)
 
 
-def _differing(tracer: Tracing, left: Any, right: Any) -> tuple[Any, Any] | None:
+def _differing(tracer: Tracer, left: Any, right: Any) -> tuple[Any, Any] | None:
     """Returns the first items of two sequences that differ; None if a list has lost them while
     they were compared."""
     pairs = zip(live_items(tracer, left), live_items(tracer, right), strict=False)
@@ -104,7 +107,7 @@ def _differing(tracer: Tracing, left: Any, right: Any) -> tuple[Any, Any] | None
     return None
 
 
-def live_items(tracer: Tracing, sequence: Any) -> Iterator[Any]:
+def live_items(tracer: Tracer, sequence: Any) -> Iterator[Any]:
     """Yields the items of a sequence that the program may change meanwhile: C code reads a list by
     position, and refuses to go on in a deque."""
     positions: Iterator[int] = itertools.count()
@@ -117,16 +120,16 @@ def live_items(tracer: Tracing, sequence: Any) -> Iterator[Any]:
         yield tracer.reads.list_item(sequence, position)
 
 
-def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
+def same_value(tracer: Tracer, left: Any, right: Any) -> bool:
     """Compares as containers compare their elements: identity first, then ==."""
     if tracer.operators.same_object(left, right):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         raise Break("data_dependent_branch", "tensors are compared inside containers")
-    return bool(tracer.operators.truth(tracer.operators.compare("==", left, right)))
+    return bool(tracer.operators.to_bool(tracer.operators.compare("==", left, right)))
 
 
-def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
+def _equal_dicts(tracer: Tracer, left: Any, right: Any, ordered: bool) -> bool:
     if ordered and isinstance(right, collections.OrderedDict):
         if not _equal_items(tracer, list(tracer.reads.keys(left)), list(tracer.reads.keys(right))):
             return False
@@ -144,7 +147,7 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
     return True
 
 
-def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
+def order(tracer: Tracer, symbol: str, left: Any, right: Any) -> Any:
     """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
     deciding = _differing(tracer, left, right) or map(tracer.reads.length, (left, right))
     return tracer.operators.compare(symbol, *deciding)
@@ -154,12 +157,12 @@ def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
 # ------------------------------------------------------------------------------------------------
 
 
-def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
+def hash_of(tracer: Tracer, value: Any, inside: bool = False) -> int:
     """Returns hash(value). inside: the hash is not observed, so it may depend on an address."""
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
-        return int(ask(tracer, method, value, "__hash__"))
+        return int(call_checked(tracer, method, value, "__hash__"))
     if tracer.entries.is_disabled(value, "__hash__"):
         return hash(value)  # raises Python's own error
     value = tracer.scalars.payload(value)
@@ -179,7 +182,7 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     raise Break("unknown_native", "the hash of an object is a number that differs between runs")
 
 
-def has_own_hash(tracer: Tracing, value: Any) -> bool:
+def has_own_hash(tracer: Tracer, value: Any) -> bool:
     """Returns whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, (torch.Tensor, OpOverload, OpOverloadPacket)):
         return False
@@ -195,7 +198,7 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
     )
 
 
-def any_has_own_hash(tracer: Tracing, keys: Collection[Any]) -> bool:
+def any_has_own_hash(tracer: Tracer, keys: Collection[Any]) -> bool:
     """Returns whether `has_own_hash` is true of a key. An optimizer's state, and the modules that
     were seen, have hundreds of keys of few types."""
     one_of_each = {type(key): key for key in keys}
@@ -203,7 +206,7 @@ def any_has_own_hash(tracer: Tracing, keys: Collection[Any]) -> bool:
     return any(has_own_hash(tracer, key) for key in asked)
 
 
-def _is_replaced(tracer: Tracing, key: Any) -> bool:
+def _is_replaced(tracer: Tracer, key: Any) -> bool:
     """Returns whether the trace works on a copy of the object behind a key."""
     if type(key) is tuple:
         return any(_is_replaced(tracer, part) for part in key)
@@ -213,8 +216,8 @@ def _is_replaced(tracer: Tracing, key: Any) -> bool:
 def as_given(iterable: Any, items: list[Any]) -> Any:
     """Returns the members of a set to be as C code takes them: the table of a new set, and so its
     order, depends on whether they came from a set, a dictionary or one by one."""
-    kept = type(iterable) is dict or isinstance(iterable, _SETS)
-    if kept and len(items) == len(iterable) and all(map(operator.is_, items, iterable)):
+    is_snapshot = type(iterable) is dict or isinstance(iterable, _SETS)
+    if is_snapshot and len(items) == len(iterable) and all(map(operator.is_, items, iterable)):
         return iterable
     return items
 
@@ -231,7 +234,7 @@ def use_as_key(key: Any, kind: type) -> None:
     set().add(key) if issubclass(kind, _SETS) else {}.setdefault(key)
 
 
-def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = None) -> None:
+def realize_key(tracer: Tracer, key: Any, container: Any, kind: type | None = None) -> None:
     """Interprets the user code of a lookup of `key` in a dictionary or set. Afterwards C code may
     run that code again: its answers are guarded, and it changed nothing. kind: of the container, if
     `container` is a list of keys."""
@@ -256,14 +259,14 @@ def realize_key(tracer: Tracing, key: Any, container: Any, kind: type | None = N
     number = _looked_up_hash(tracer, key, kind)
     for other in known:
         if (own or has_own_hash(tracer, other)) and _stored_hash(tracer, other) == number:
-            tracer.operators.truth(tracer.operators.compare("==", other, key))
+            tracer.operators.to_bool(tracer.operators.compare("==", other, key))
     if tracer.side_effects.activity() != before:
         raise Break(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
         )
 
 
-def _realize_fields(tracer: Tracing, obj: Any) -> None:
+def _realize_fields(tracer: Tracer, obj: Any) -> None:
     """Replaces symbols by numbers in the fields of an object whose methods C code calls."""
     tracer.scalars.specialized(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
@@ -273,7 +276,7 @@ def _realize_fields(tracer: Tracing, obj: Any) -> None:
             object.__setattr__(obj, name, number)
 
 
-def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
+def realize_keys(tracer: Tracer, keys: list[Any], kind: type = set) -> None:
     """Calls `realize_key` for elements that are put into one container of a kind."""
     tracer.provenance.note_hashed(*keys)
     for key in keys:
@@ -284,7 +287,7 @@ def realize_keys(tracer: Tracing, keys: list[Any], kind: type = set) -> None:
             realize_key(tracer, key, keys[:i], kind)
 
 
-def _looked_up_hash(tracer: Tracing, key: Any, kind: type) -> int:
+def _looked_up_hash(tracer: Tracer, key: Any, kind: type) -> int:
     try:
         return _key_hash(tracer, key)
     except TypeError as error:
@@ -294,7 +297,7 @@ def _looked_up_hash(tracer: Tracing, key: Any, kind: type) -> int:
     raise raised
 
 
-def _key_hash(tracer: Tracing, key: Any) -> int:
+def _key_hash(tracer: Tracer, key: Any) -> int:
     if not has_own_hash(tracer, key):
         return hash(key)
     number = hash_of(tracer, key, inside=True)
@@ -302,7 +305,7 @@ def _key_hash(tracer: Tracing, key: Any) -> int:
     return number
 
 
-def _stored_hash(tracer: Tracing, key: Any) -> int:
+def _stored_hash(tracer: Tracer, key: Any) -> int:
     """Returns the hash that a container keeps for its key. C code does not compute it again."""
     try:
         number = _key_hash(tracer, key)
@@ -315,7 +318,7 @@ def _stored_hash(tracer: Tracing, key: Any) -> int:
     return number
 
 
-def check_hashed_again(tracer: Tracing, keys: list[Any]) -> None:
+def check_hashed_again(tracer: Tracer, keys: list[Any]) -> None:
     """Checks that keys have the hashes that they were put into a container with, and are not
     compared, when generated code puts them into one again. Otherwise restarts with a break before
     the instruction that hashed them, so that eager mode makes the container."""
@@ -340,15 +343,15 @@ def check_hashed_again(tracer: Tracing, keys: list[Any]) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def index(tracer: Tracing, value: Any) -> Any:
+def index(tracer: Tracer, value: Any) -> Any:
     """Traces operator.index(value) of the program's objects: an int needs no method."""
     if isinstance(value, int):
         return tracer.scalars.payload(value)
     method = tracer.entries.python_method(value, "__index__")
-    return value if method is None else ask(tracer, method, value, "__index__")
+    return value if method is None else call_checked(tracer, method, value, "__index__")
 
 
-def hashable_key(tracer: Tracing, key: Any) -> Any:
+def hashable_key(tracer: Tracer, key: Any) -> Any:
     """Returns a subscript for a C container: objects with ``__index__`` become integers."""
     if type(key) is slice:
         parts = [hashable_key(tracer, part) for part in (key.start, key.stop, key.step)]
@@ -360,7 +363,7 @@ def hashable_key(tracer: Tracing, key: Any) -> Any:
     return index(tracer, key)
 
 
-# -- text
+# -- strings
 # ---------------------------------------------------------------------------------------------------
 
 _ERROR_TEXTS = (BaseException.__dict__["__str__"], KeyError.__dict__["__str__"])
@@ -370,14 +373,14 @@ _BRACKETS: dict[type, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
+def repr_of(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
     """Returns repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         raise Break("data_dependent_value", "a tensor is turned into text")
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
-        return ask(tracer, method, value, "__repr__")  # type: ignore[no-any-return]
+        return call_checked(tracer, method, value, "__repr__")  # type: ignore[no-any-return]
     value = tracer.scalars.payload(value)
     if is_constant(value):
         return repr(value)
@@ -407,7 +410,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         texts = ", ".join(_shown(tracer, part, inside) for part in parts)
         return f"{type(value).__name__}({texts})"
     tracer.native_calls.native_reads(value)
-    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, held(value))):
+    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, children(value))):
         if (
             tracer.entries.special(type(value), "__repr__") is not object.__repr__
             and type(value) in _PRINTED_AS
@@ -418,13 +421,13 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     return repr(value)
 
 
-#: Whether the text of an exception group is that of its members, whatever ``args`` has become since:
+#: Whether the repr of an exception group is that of its members, whatever ``args`` has become since:
 #: so in late releases of 3.14.
 GROUPS_PRINT_THEIR_MEMBERS = "__repr__" in vars(BaseExceptionGroup)
 
 
-def _printed_of_group(tracer: Tracing, group: BaseExceptionGroup[Any]) -> tuple[Any, Any]:
-    """Returns what such a text shows: the message, and the members as the kind of sequence that the
+def _printed_of_group(tracer: Tracer, group: BaseExceptionGroup[Any]) -> tuple[Any, Any]:
+    """Returns what such a repr shows: the message, and the members as the kind of sequence that the
     group was made of."""
     args = tracer.attributes.getattr(group, "args")
     members = tracer.attributes.getattr(group, "exceptions")
@@ -436,7 +439,7 @@ def _printed_of_group(tracer: Tracing, group: BaseExceptionGroup[Any]) -> tuple[
         shown if isinstance(inputs, list) else tuple(shown))  # fmt: skip
 
 
-def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
+def _printed_parts(tracer: Tracer, value: Any) -> tuple[Any, ...] | None:
     """Returns the objects that C code prints between the parentheses of a slice, of a view of a
     dictionary, or of a mappingproxy that the trace has made."""
     if type(value) is slice:
@@ -448,8 +451,8 @@ def _printed_parts(tracer: Tracing, value: Any) -> tuple[Any, ...] | None:
     return (tracer.containers.spread(value),) if type(value) in VIEWS else None
 
 
-def _check_printed(tracer: Tracing, value: Any) -> None:
-    """Breaks for an object whose text shows contents that are not guarded."""
+def _check_printed(tracer: Tracer, value: Any) -> None:
+    """Breaks for an object whose string shows contents that are not guarded."""
     if not isinstance(value, _PRINTED_AS_READ) and not tracer.provenance.is_fresh(value):
         raise Break(
             "unsupported_value", f"the text of a {type(value).__name__} from before this region"
@@ -458,25 +461,13 @@ def _check_printed(tracer: Tracing, value: Any) -> None:
 
 #: Containers that C code prints.
 _PRINTED_AS = (collections.deque, collections.OrderedDict, collections.defaultdict)
-#: Types of values whose text shows only what is guarded by then.
+#: Types of values whose string shows only what is guarded by then.
 _PRINTED_AS_READ = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, *_BRACKETS, dict,
                     torch.SymInt, torch.SymFloat)  # fmt: skip
 
 
-def held(value: Any) -> list[Any]:
-    """Returns the keys and values of a dictionary, the items of another container. No method that
-    a subclass overrides is called."""
-    if isinstance(value, dict):
-        return [*dict.keys(value), *dict.values(value)]
-    base = next(kind for kind in _HOLDING if isinstance(value, kind))
-    return list(base.__iter__(value))
-
-
-_HOLDING = (list, tuple, set, frozenset, collections.deque)
-
-
-def _with_texts(tracer: Tracing, value: Any) -> Any:
-    """Returns the same container of host objects that print the interpreted text."""
+def _with_texts(tracer: Tracer, value: Any) -> Any:
+    """Returns the same container of host objects that print the interpreted string."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
     result = value.copy()
@@ -486,16 +477,16 @@ def _with_texts(tracer: Tracing, value: Any) -> Any:
     return result
 
 
-def _shown(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
-    """Returns `repr_of` as part of another text: a text of a subclass counts as plain text."""
+def _shown(tracer: Tracer, value: Any, inside: tuple[int, ...] = ()) -> str:
+    """Returns `repr_of` as part of another string: one of a subclass counts as a str."""
     return str.__str__(repr_of(tracer, value, inside))
 
 
-def _repr_arguments(tracer: Tracing, args: tuple[Any, ...]) -> str:
+def _repr_arguments(tracer: Tracer, args: tuple[Any, ...]) -> str:
     return f"({_shown(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
 
 
-def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str:
+def _repr_container(tracer: Tracer, value: Any, inside: tuple[int, ...]) -> str:
     if type(value) is dict:
         pairs = tracer.containers.mapping(value).items()
         texts = [f"{_shown(tracer, k, inside)}: {_shown(tracer, v, inside)}" for k, v in pairs]
@@ -507,14 +498,14 @@ def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str
     return f"{left}{', '.join(texts)}{right}" if texts else empty
 
 
-def str_of(tracer: Tracing, value: Any) -> str:
+def str_of(tracer: Tracer, value: Any) -> str:
     """Traces str(value)."""
     if isinstance(value, torch.Tensor):
         raise Break("data_dependent_value", "a tensor is turned into text")
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__str__")
     if method is not None:
-        return ask(tracer, method, value, "__str__")  # type: ignore[no-any-return]
+        return call_checked(tracer, method, value, "__str__")  # type: ignore[no-any-return]
     by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
     if by_repr and tracer.entries.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # the __str__ of numbers and objects calls repr
@@ -546,7 +537,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
     return str(value)
 
 
-def percent(tracer: Tracing, template: str, values: Any) -> str:
+def percent(tracer: Tracer, template: str, values: Any) -> str:
     """Traces template % values."""
     tracer.scalars.payload(template)
     if isinstance(values, dict):
@@ -569,7 +560,7 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
     return text
 
 
-def format_text(tracer: Tracing, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+def format_text(tracer: Tracer, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
     """Traces template.format(*args, **kwargs)."""
     parts = [text_part(tracer, value) for value in args]
     return template.format(

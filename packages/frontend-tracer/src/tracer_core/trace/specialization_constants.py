@@ -6,19 +6,21 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.limits import MAX_SPECIALIZED_OBJECTS
-from tracer_core.natives.queries import identity
-from tracer_core.trace import special_methods
+from tracer_core.trace.guarded_calls import identity
+from tracer_core.trace.native_reads import children
 from tracer_core.trace.operators import CONTAINERS
-from tracer_core.trace.scalars import SYMBOLS
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.symbolic_scalars import SYMBOLS
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 #: View of keys -> its dictionary.
@@ -30,7 +32,7 @@ _COPIED = (tuple, list, set, frozenset, dict)
 Make = Callable[[], Any]
 
 
-def is_constant_code(tracer: Tracing, value: Any) -> bool:
+def is_constant_code(tracer: Tracer, value: Any) -> bool:
     """Returns whether a value is a constant, or a class or function that no call makes anew."""
     if isinstance(value, type) and tracer.entries.made_class(value):
         return False
@@ -39,18 +41,18 @@ def is_constant_code(tracer: Tracing, value: Any) -> bool:
     return is_constant(value) or isinstance(value, CODE)
 
 
-def is_specialization_constant(tracer: Tracing, value: Any) -> bool:
+def is_specialization_constant(tracer: Tracer, value: Any) -> bool:
     """Returns whether a value is alike in every call; guards what that hangs on."""
     return maker(tracer, value) is not None
 
 
-def maker(tracer: Tracing, value: Any) -> Make | None:
+def maker(tracer: Tracer, value: Any) -> Make | None:
     """Returns what makes such a value anew, or None for any other value, and for one that holds an
     object twice."""
     return _maker(tracer, value, {})
 
 
-def _maker(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
+def _maker(tracer: Tracer, value: Any, seen: dict[int, Any]) -> Make | None:
     """seen: id -> object, of those met so far."""
     if type(value) is slice:
         parts = _makers(tracer, (value.start, value.stop, value.step), seen)
@@ -83,13 +85,13 @@ def _maker(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
         return _maker_of_dict(tracer, value, seen)
     if type(value) in _COPIED:
         kind: Any = type(value)
-        items = _makers(tracer, special_methods.held(value), seen)
+        items = _makers(tracer, children(value), seen)
         return None if items is None else lambda: kind([make() for make in items])
     return _maker_of_object(tracer, value, seen)
 
 
 def _maker_of_function(
-    tracer: Tracing, function: types.FunctionType, seen: dict[int, Any]
+    tracer: Tracer, function: types.FunctionType, seen: dict[int, Any]
 ) -> Make | None:
     """A function made in the trace, whose variables from outside and defaults are constant."""
     cells = [tracer.names.cell_contents(cell) for cell in function.__closure__ or ()]
@@ -108,13 +110,13 @@ def _maker_of_function(
     return make
 
 
-def _makers(tracer: Tracing, values: Any, seen: dict[int, Any]) -> list[Make] | None:
+def _makers(tracer: Tracer, values: Any, seen: dict[int, Any]) -> list[Make] | None:
     result = [_maker(tracer, value, seen) for value in values]
     created = [make for make in result if make is not None]
     return created if len(created) == len(result) else None
 
 
-def _maker_of_dict(tracer: Tracing, value: dict[Any, Any], seen: dict[int, Any]) -> Make | None:
+def _maker_of_dict(tracer: Tracer, value: dict[Any, Any], seen: dict[int, Any]) -> Make | None:
     """A dictionary; one of a class in Python (frozendict), which may hold more, stays what it is."""
     kind: Any = type(value)
     keys = _makers(tracer, dict.keys(value), seen)
@@ -126,7 +128,7 @@ def _maker_of_dict(tracer: Tracing, value: dict[Any, Any], seen: dict[int, Any])
     return lambda: kind((k(), v()) for k, v in zip(keys, values, strict=True))
 
 
-def _maker_of_object(tracer: Tracing, value: Any, seen: dict[int, Any]) -> Make | None:
+def _maker_of_object(tracer: Tracer, value: Any, seen: dict[int, Any]) -> Make | None:
     """A plain object of a class in Python, whose attributes are all in its dictionary."""
     cls: Any = type(value)
     slots = any(isinstance(entry, types.MemberDescriptorType)

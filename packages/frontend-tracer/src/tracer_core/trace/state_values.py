@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,9 @@ from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture import state_values
 from tracer_core.guards.source import SourceKind
 from tracer_core.limits import MAX_STATE_VALUES
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 #: Settings on which the operators of a reading do not depend.
 _WITHOUT_INFLUENCE = frozenset(
@@ -21,7 +23,7 @@ _WITHOUT_INFLUENCE = frozenset(
 )  # fmt: skip
 
 
-def value_of(tracer: Tracing, tensor: Any, as_bool: bool = False) -> Any:
+def value_of(tracer: Tracer, tensor: Any, as_bool: bool = False) -> Any:
     """Returns the number, truth or symbol that is the one element of a tensor, guarded; or None where
     only the graph knows it. as_bool: the truth of that element."""
     recorder, provenance = tracer.recorder, tracer.provenance
@@ -55,7 +57,7 @@ def value_of(tracer: Tracing, tensor: Any, as_bool: bool = False) -> Any:
     return provenance.read_varying(value, source)
 
 
-def _whole(tracer: Tracing, tensor: Any) -> Any:
+def _whole(tracer: Tracer, tensor: Any) -> Any:
     value = value_of(tracer, tensor)
     if type(value) in (float, torch.SymFloat):
         return (
@@ -64,36 +66,36 @@ def _whole(tracer: Tracing, tensor: Any) -> Any:
     return int(value) if type(value) is bool else value
 
 
-def _floating(tracer: Tracing, tensor: Any) -> Any:
+def _floating(tracer: Tracer, tensor: Any) -> Any:
     value = value_of(tracer, tensor)
     if type(value) is torch.SymInt:
         return tracer.scalars.operate(float, (value,))
     return value if value is None or type(value) is torch.SymFloat else float(value)
 
 
-def _index(tracer: Tracing, tensor: Any) -> Any:
+def _index(tracer: Tracer, tensor: Any) -> Any:
     return None if _is_floating(tracer, tensor) else _whole(tracer, tensor)
 
 
-def _list(tracer: Tracing, tensor: Any) -> Any:
+def _list(tracer: Tracer, tensor: Any) -> Any:
     if not isinstance(tensor, torch.Tensor) or tracer.fakes.current(tensor).dim():
         return None
     return value_of(tracer, tensor)
 
 
-def _is_floating(tracer: Tracing, tensor: Any) -> bool:
+def _is_floating(tracer: Tracer, tensor: Any) -> bool:
     return bool(tracer.fakes.current(tensor).dtype.is_floating_point)
 
 
 #: Name of a method -> how it reads the one element of a tensor.
-READS: dict[str, Callable[[Tracing, Any], Any]] = {
+READS: dict[str, Callable[[Tracer, Any], Any]] = {
     "item": value_of, "tolist": _list, "__int__": _whole, "__float__": _floating,
     "__index__": _index,
     "__bool__": lambda tracer, tensor: value_of(tracer, tensor, as_bool=True),
 }  # fmt: skip
 
 
-def index_in(tracer: Tracing, tensor: Any) -> Any:
+def index_in(tracer: Tracer, tensor: Any) -> Any:
     """Returns the integer in a tensor that is used as an index or a size, or None."""
     tensor = tracer.fakes.current(tensor)
     if tensor.dim() or tensor.dtype is torch.bool or _is_floating(tracer, tensor):

@@ -6,18 +6,20 @@ the value, and each call sets ``data`` after it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
-def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
+def set_data(tracer: Tracer, tensor: torch.Tensor, value: Any) -> bool:
     """Sets ``data`` of a tensor from before the trace; returns whether that can be traced."""
-    simple, inputs = tracer.subclasses.plain(tensor), tracer.subclasses.plain(value)
-    if not (_is_plain(tracer, simple) and _is_plain(tracer, inputs)):
+    simple, inputs = tracer.subclasses.data_tensor(tensor), tracer.subclasses.data_tensor(value)
+    if not (_is_strided(tracer, simple) and _is_strided(tracer, inputs)):
         return False
     old, new = tracer.recorder.as_fake(simple), tracer.recorder.as_fake(inputs)
     if _is_alias(tracer, old, new):
@@ -37,13 +39,13 @@ def set_data(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     return True
 
 
-def _is_plain(tracer: Tracing, value: Any) -> bool:
+def _is_strided(tracer: Tracer, value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or torch_private.is_subclass(value):
         return False
     return value.layout is torch.strided and not value.is_inference()
 
 
-def _may_set(tracer: Tracing, old: Any, new: Any) -> bool:
+def _may_set(tracer: Tracer, old: Any, new: Any) -> bool:
     """Returns whether no gradient can reach the tensor in the graph, and torch takes the value."""
     leaf = old.is_leaf and not (old.requires_grad and torch.is_grad_enabled())
     concrete = not torch_private.has_symbols((old, new))
@@ -51,7 +53,7 @@ def _may_set(tracer: Tracing, old: Any, new: Any) -> bool:
     return leaf and concrete and outside and old.device == new.device
 
 
-def _is_alias(tracer: Tracing, old: Any, new: Any) -> bool:
+def _is_alias(tracer: Tracer, old: Any, new: Any) -> bool:
     """Returns whether a value was made of the tensor itself by views, and looks alike."""
     if old is new:
         return True

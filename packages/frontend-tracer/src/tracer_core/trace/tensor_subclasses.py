@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.function_traits import name_of, operator_name
-from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.guards.tensor_guard import tensor_facts
-from tracer_core.natives.queries import applied, query
 from tracer_core.ops.calls import may_use_rng, uses_no_rng
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
-from tracer_core.ops.higher_order.subclass_calls import PlacedCall, WrapCall, inner_tensor
+from tracer_core.ops.higher_order.subclass_calls import DTensorCall, WrapCall, inner_tensor
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component
-from tracer_core.trace.higher_order import Region
+from tracer_core.trace.guarded_calls import applied, query_call
 from tracer_core.trace.save_before_mutation import LateCall
-from tracer_core.trace.tracing import Tracing
+from tracer_core.trace.subgraph_regions import Region
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class TensorSubclasses(Component):
@@ -38,7 +40,7 @@ class TensorSubclasses(Component):
     program in which no ``__torch_function__`` of theirs is called, modes: dispatch modes of the
     program, each with the instruction that entered it."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.seen = False
         self.off: tuple[tuple[Any, int], ...] = ()
@@ -108,7 +110,7 @@ class TensorSubclasses(Component):
         return known or self.recorder.node_of(value) is not None
 
     @property
-    def made(self) -> int:
+    def n_wrappers(self) -> int:
         """How many wrappers the trace made."""
         return len(self._made)
 
@@ -134,7 +136,7 @@ class TensorSubclasses(Component):
         result = self._made.get(id(value))
         return None if result is None else result[1:]
 
-    def plain(self, value: Any) -> Any:
+    def data_tensor(self, value: Any) -> Any:
         """Returns the plain tensor in place of one that holds data; any other value unchanged."""
         result = self._plain.get(id(value))
         return value if result is None else result[1]
@@ -173,8 +175,8 @@ class TensorSubclasses(Component):
         if self._functions_on():
             kinds = torch_private.overloads(inputs, torch_private.has_function)
             if kinds:
-                return self._asked("__torch_function__", kinds, function, kinds, args, kwargs)
-        plain_args, plain_kwargs = mapped(self.plain, args), mapped(self.plain, kwargs)
+                return self._by_classes("__torch_function__", kinds, function, kinds, args, kwargs)
+        plain_args, plain_kwargs = mapped(self.data_tensor, args), mapped(self.data_tensor, kwargs)
         if not self.modes and not torch_private.overloads(inputs, torch_private.has_dispatch):
             result = self.recorder.call(function, plain_args, plain_kwargs)
             return mapped(self.original, result)
@@ -185,62 +187,56 @@ class TensorSubclasses(Component):
         self.seen = True
         return self.node(torch_private.jagged_view, value, {})
 
+    def _require_kind(
+        self, function: Any, tensors: list[Any], is_kind: Callable[[Any], bool], title: str
+    ) -> None:
+        """Breaks where tensors of other classes, a mode or a transform take part in a call."""
+        if self.modes or torch_private.transforms_active() or not all(map(is_kind, tensors)):
+            raise Break("tensor_subclass", f"{name_of(function)} of {title}, and others")
+
+    def _node_without_writes(
+        self, function: Any, args: Any, kwargs: dict[str, Any], title: str, off: bool = False
+    ) -> Any:
+        """Records a function on wrappers as a node; ends the graph before it if it writes to one."""
+        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
+        before = torch_private.versions_of(leaves)
+        result = self.node(function, args, kwargs, off)
+        if before != torch_private.versions_of(leaves) or "out" in kwargs:
+            reason = f"{name_of(function)}: a write to {title}"
+            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
+        return result
+
     def _jagged(
         self, function: Any, value: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a function on nested tensors of jagged layout."""
-        if (
-            self.modes
-            or torch_private.transforms_active()
-            or not all(map(torch_private.is_jagged, value))
-        ):
-            raise Break("tensor_subclass", f"{name_of(function)} of a nested tensor, and others")
-        refused = self.recorder.refused(function, args, kwargs)
-        if refused is not None:
-            raise Break(*refused)
+        self._require_kind(function, value, torch_private.is_jagged, "a nested tensor")
+        self.tracer.native_calls.require_recordable(function, args, kwargs)
         if function is torch_private.NESTED_VALUES:
             function = torch_private.jagged_values
         if function is torch.nn.functional.scaled_dot_product_attention:
             function, args, kwargs = self._attention(args, kwargs)
-        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
-        before = torch_private.versions_of(leaves)
-        result = self.node(function, args, kwargs, off=not self._functions_on())
-        if before != torch_private.versions_of(leaves) or "out" in kwargs:
-            reason = f"{name_of(function)}: a write to a nested tensor"
-            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
-        return result
+        return self._node_without_writes(
+            function, args, kwargs, "a nested tensor", off=not self._functions_on()
+        )
 
     def _distributed(
         self, function: Any, value: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Records a function on DTensors: torch's dispatcher of their operators runs on the fakes
         of their local tensors."""
-        if (
-            self.modes
-            or torch_private.transforms_active()
-            or not all(map(torch_private.is_dtensor, value))
-        ):
-            raise Break("tensor_subclass", f"{name_of(function)} of a DTensor, and others")
+        self._require_kind(function, value, torch_private.is_dtensor, "a DTensor")
         name = operator_name(function)
         if may_use_rng(name) and any(map(torch_private.sets_up_rng, value)):
             # the dispatcher agrees with other processes on a state, which a trace must not do
             if not uses_no_rng(name, args, kwargs):
                 reason = f"{name_of(function)} draws random numbers for a DTensor"
                 raise Break("tensor_subclass", reason)
-        refused = self.recorder.refused(function, args, kwargs)
-        if refused is not None:
-            raise Break(*refused)
-        leaves = [leaf for leaf in pytree.arg_tree_leaves(*args, **kwargs) if _is_tensor(leaf)]
-        before = torch_private.versions_of(leaves)
-        result = self.node(function, args, kwargs)
-        if before != torch_private.versions_of(leaves) or "out" in kwargs:
-            reason = f"{name_of(function)}: a write to a DTensor"
-            raise Restart(self.tracer.outer_step, "tensor_subclass", reason)
-        return result
+        self.tracer.native_calls.require_recordable(function, args, kwargs)
+        return self._node_without_writes(function, args, kwargs, "a DTensor")
 
     def _guard_dispatcher(self) -> None:
-        function = torch_private.dispatcher_settings
-        query(self.tracer, self.tracer.native_calls.questions.setdefault((function, ()), function))
+        query_call(self.tracer, torch_private.dispatcher_settings)
 
     def guard_mesh(self, mesh: Any) -> None:
         """Guards the processes and groups of a mesh."""
@@ -249,7 +245,7 @@ class TensorSubclasses(Component):
         if self.provenance.source_of(mesh) is not None:
             applied(self.tracer, torch_private.described_mesh, mesh)
 
-    def placed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dtensor_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records a function that makes or takes DTensors. Its meshes, which are guarded, and its
         placements are constants of the graph."""
         self.seen = True
@@ -264,7 +260,7 @@ class TensorSubclasses(Component):
         constants = [None if _is_tensor(leaf) else self.tracer.scalars.concrete(leaf)
                      for leaf in leaves]  # fmt: skip
         where = tuple(number for number, leaf in enumerate(leaves) if _is_tensor(leaf))
-        target = PlacedCall(function, tuple(constants), where, structure)
+        target = DTensorCall(function, tuple(constants), where, structure)
         return self.node(target, tensors, {})
 
     def _attention(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -281,7 +277,7 @@ class TensorSubclasses(Component):
         number = scale is None or type(scale) is float
         if not usual or not number or is_autocast_on():
             return function, args, kwargs
-        fakes = [self._placed(part) for part in parts]
+        fakes = [self._graph_wrapper(part) for part in parts]
         if not self._native(torch_private.attends_in_parts, *fakes):
             return function, args, kwargs
         return jagged_attention, (*parts, scale), {}
@@ -291,19 +287,13 @@ class TensorSubclasses(Component):
 
     def _on_wrappers(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lets torch call ``__torch_dispatch__`` of wrappers, by way of `dispatch`."""
-        refused = self.recorder.refused(function, args, kwargs)
-        if refused is not None:
-            raise Break(*refused)
+        self.tracer.native_calls.require_recordable(function, args, kwargs)
         if torch_private.transforms_active():
             raise Break("tensor_subclass", f"{name_of(function)} under torch.func")
         fakes, inputs = self.recorder.fakes, (args, kwargs)
         region = self._region(name_of(function))
         args, kwargs = mapped(self._as_fake, args), mapped(self._as_fake, kwargs)
-        leaves = [
-            leaf
-            for leaf in pytree.arg_tree_leaves(*args, **kwargs)
-            if torch_private.is_wrapper(leaf)
-        ]
+        leaves = list(filter(torch_private.is_wrapper, pytree.arg_tree_leaves(*args, **kwargs)))
         before = torch_private.versions_of(leaves)
         off = contextlib.nullcontext() if self._functions_on() else torch_private.functions_off()
         untracked, self._untracked = self._untracked, False
@@ -355,7 +345,7 @@ class TensorSubclasses(Component):
     ) -> Any:
         """Records a function on wrappers as a node, while torch calls their handlers. off: without
         ``__torch_function__``."""
-        args, kwargs = mapped(self._placed, args), mapped(self._placed, kwargs)
+        args, kwargs = mapped(self._graph_wrapper, args), mapped(self._graph_wrapper, kwargs)
         mode = self.recorder.fakes.mode
         before, mode.eagerly = mode.eagerly, True
         try:
@@ -374,7 +364,7 @@ class TensorSubclasses(Component):
                 self._meshes[id(leaf.device_mesh)] = leaf.device_mesh
         return mapped(self.original, result)
 
-    def _placed(self, value: torch.Tensor) -> Any:
+    def _graph_wrapper(self, value: torch.Tensor) -> Any:
         """Returns a wrapper that a node of the graph makes, or is an input; other tensors
         unchanged."""
         if not torch_private.is_wrapper(value) or self.recorder.node_of(value) is not None:
@@ -393,7 +383,7 @@ class TensorSubclasses(Component):
     def in_graph(self, value: torch.Tensor) -> Any:
         """Returns what stands for a plain tensor, or a DTensor, in the graph."""
         if torch_private.is_dtensor(value):
-            return self._placed(value)
+            return self._graph_wrapper(value)
         return self.recorder.as_fake(value)
 
     def _fake_of(self, value: Any) -> Any:
@@ -478,31 +468,29 @@ class TensorSubclasses(Component):
         classes of the wrappers; without any, the operator is a node."""
         with self._recording(False):
             args, kwargs = mapped(self._given, args), mapped(self._given, kwargs or {})
-        leaves = [
-            leaf
-            for leaf in pytree.arg_tree_leaves(*args, **kwargs)
-            if torch_private.is_wrapper(leaf)
-        ]
+        leaves = list(filter(torch_private.is_wrapper, pytree.arg_tree_leaves(*args, **kwargs)))
         kinds = torch_private.overloads(leaves, torch_private.has_dispatch)
         with self._recording(False), self._inside_handler():
             if self._is_copy_of_new(function, args):
                 result = self.recorder.run(function, tuple(args), kwargs)
             elif self.modes:
-                result = self._asked_mode(function, kinds, args, kwargs)
+                result = self._by_mode(function, kinds, args, kwargs)
             elif kinds:
-                result = self._asked("__torch_dispatch__", kinds, function, kinds, args, kwargs)
+                result = self._by_classes(
+                    "__torch_dispatch__", kinds, function, kinds, args, kwargs
+                )
             else:
                 result = self.recorder.call(function, tuple(args), kwargs)
             if isinstance(result, torch.Tensor) and not pytree.tree_any(_is_tensor, args):
                 self._new.append(result)
-        return mapped(self._as_fake, mapped(self.plain, result))
+        return mapped(self._as_fake, mapped(self.data_tensor, result))
 
     def _is_copy_of_new(self, function: Any, args: Any) -> bool:
         """Returns whether an operator is the copy that torch makes of a new tensor that the trace
         holds too, which it does not make in eager mode."""
         return function is _DETACH and any(args[0] is item for item in self._new)
 
-    def _asked_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _by_mode(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Interprets the handler of the innermost dispatch mode of the program, outside that
         mode."""
         modes = self.modes
@@ -555,7 +543,7 @@ class TensorSubclasses(Component):
         finally:
             mode.records = before
 
-    def _asked(
+    def _by_classes(
         self, hook: str, kinds: list[Any], function: Any, types: Any, args: Any, kwargs: Any
     ) -> Any:
         """Interprets the hook of each class until one answers."""

@@ -8,16 +8,18 @@ torch is called with proxies whose handler calls back into the tracer.
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import instances_have
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.value_kinds import instances_have
 from tracer_core.torch_private.needed import pytree
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 def acts_as_tensor(value: Any) -> bool:
@@ -45,29 +47,29 @@ def any_acts_as_tensor(values: Any) -> bool:
 class _Polyfill:
     """The proxy of one object for torch. real: the object. tracer: interprets its handler."""
 
-    def __init__(self, tracer: Tracing, real: Any) -> None:
+    def __init__(self, tracer: Tracer, real: Any) -> None:
         self.tracer, self.real = tracer, real
 
 
 class _Handlers:
     """The proxy classes of one call; they inherit from each other as the real classes do."""
 
-    def __init__(self, tracer: Tracing) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
-        self.made: dict[type, Any] = {}
+        self.proxy_classes: dict[type, Any] = {}
 
     def class_for(self, cls: type) -> Any:
-        if cls not in self.made:
+        if cls not in self.proxy_classes:
             above = [base for base in cls.__bases__ if instances_have(base, "__torch_function__")]
             bases = tuple(self.class_for(base) for base in above) or (_Polyfill,)
-            self.made[cls] = type(
+            self.proxy_classes[cls] = type(
                 cls.__name__, bases, {"__torch_function__": classmethod(self._handler(cls))}
             )
-        return self.made[cls]
+        return self.proxy_classes[cls]
 
     def _handler(self, cls: type) -> Any:
         def handler(_: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            back = {stand_in: real for real, stand_in in self.made.items()}
+            back = {proxy: real for real, proxy in self.proxy_classes.items()}
             real_kinds = tuple(back.get(kind, kind) for kind in kinds)
             own = self.tracer.attributes.getattr(cls, "__torch_function__")
             return self.tracer.calls.call_value(
@@ -76,9 +78,9 @@ class _Handlers:
 
         return handler
 
-    def stand_in(self, value: Any) -> Any:
+    def proxy(self, value: Any) -> Any:
         if type(value) in (list, tuple):
-            return type(value)(map(self.stand_in, value))
+            return type(value)(map(self.proxy, value))
         return self.class_for(type(value))(self.tracer, value) if acts_as_tensor(value) else value
 
     def real(self, value: Any) -> Any:
@@ -92,14 +94,14 @@ class _Handlers:
         )
 
 
-def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracer, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function outside the recorder: torch calls a handler before anything else."""
     handlers = _Handlers(tracer)
-    simple = {name: handlers.stand_in(value) for name, value in kwargs.items()}
-    return handlers.real(function(*map(handlers.stand_in, args), **simple))
+    simple = {name: handlers.proxy(value) for name, value in kwargs.items()}
+    return handlers.real(function(*map(handlers.proxy, args), **simple))
 
 
-def by_mode(tracer: Tracing, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
+def by_mode(tracer: Tracer, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
     """Interprets the handler of the innermost torch-function mode of the program, outside that
     mode."""
     recorder = tracer.recorder

@@ -14,22 +14,24 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.graph_breaks import Break
 from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
+from tracer_core.guards.value_kinds import is_constant
 from tracer_core.limits import MAX_ARRAY_ELEMENTS, MAX_CONSTANT_ARRAY_ELEMENTS
-from tracer_core.natives.queries import applied, query
 from tracer_core.torch_private import numpy_functions
 from tracer_core.trace import numpy_calls
+from tracer_core.trace.guarded_calls import applied, query
 from tracer_core.trace.numpy_versions import VERSIONS
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 numpy: Any = numpy_types.numpy
 
@@ -156,25 +158,25 @@ class _Shared:
         return torch.from_numpy(array)
 
 
-def tensor_of(tracer: Tracing, array: Any, *, again: bool = False) -> Any:
+def tensor_of(tracer: Tracer, array: Any, *, again: bool = False) -> Any:
     """Returns a graph input that shares the memory of an array from before the trace. again: a
     tensor of its own, as each torch.from_numpy() makes one."""
     handle = ("from_numpy", id(array), tracer.steps if again else None)
-    question = tracer.native_calls.questions.setdefault(handle, _Shared())
+    share = tracer.native_calls.queries.setdefault(handle, _Shared())
     try:
-        return applied(tracer, question, array)
+        return applied(tracer, share, array)
     except (TypeError, ValueError) as error:
         tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
 
 
-def is_array(tracer: Tracing, value: Any) -> bool:
+def is_array(tracer: Tracer, value: Any) -> bool:
     """Returns whether a value is an array or scalar of which the trace knows no contents."""
     return type(value) is TracedArray or (
         type(value) in ARRAY and not tracer.provenance.is_fresh(value)
     )
 
 
-def has_array(tracer: Tracing, values: Any, depth: int = 4) -> bool:
+def has_array(tracer: Tracer, values: Any, depth: int = 4) -> bool:
     """Returns whether such an array is among values, or in their lists and tuples."""
     for value in values:
         if is_array(tracer, value):
@@ -184,7 +186,7 @@ def has_array(tracer: Tracing, values: Any, depth: int = 4) -> bool:
     return False
 
 
-def of_tensor(tracer: Tracing, tensor: Any) -> TracedArray:
+def of_tensor(tracer: Tracer, tensor: Any) -> TracedArray:
     """Tensor.numpy(): an array that shares the tensor's memory."""
     fake = tracer.recorder.as_fake(tensor)
     if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
@@ -195,7 +197,7 @@ def of_tensor(tracer: Tracing, tensor: Any) -> TracedArray:
     return TracedArray(tracer.native_calls.native(torch.Tensor.detach, tensor))
 
 
-def to_tensor(tracer: Tracing, array: Any, what: str) -> Any:
+def to_tensor(tracer: Tracer, array: Any, what: str) -> Any:
     """torch.from_numpy() of an array: a new tensor that shares its memory."""
     if type(array) is not TracedArray:
         return tensor_of(tracer, array, again=True)
@@ -217,7 +219,7 @@ def _numpy_dtype(tensor: torch.Tensor) -> Any:
     return numpy.dtype(_name(tensor.dtype))
 
 
-def _polyfill(tracer: Tracing, array: TracedArray) -> Any:
+def _polyfill(tracer: Tracer, array: TracedArray) -> Any:
     """Returns an array of zeros with the same dtype, sizes and strides."""
     tensor, dtype = tracer.recorder.as_fake(array.tensor), _numpy_dtype(array.tensor)
     if array.scalar:
@@ -235,7 +237,7 @@ def _polyfill(tracer: Tracing, array: TracedArray) -> Any:
 class _Call:
     """One call of a NumPy function: the traced arrays among its arguments and their polyfills."""
 
-    def __init__(self, tracer: Tracing, name: str) -> None:
+    def __init__(self, tracer: Tracer, name: str) -> None:
         self.tracer, self.name = tracer, name
         #: (the program's object, its traced array, its polyfill)
         self.arrays: list[tuple[Any, TracedArray, Any]] = []
@@ -280,15 +282,15 @@ class _Call:
             return TracedArray(native(torch.empty, value.shape, dtype=dtype))
         return TracedArray(native(torch.tensor, value.tolist(), dtype=dtype))
 
-    def stood_in(self, value: Any) -> Any:
+    def with_polyfills(self, value: Any) -> Any:
         """Replaces traced arrays by polyfills."""
         if type(value) is TracedArray:
-            return next(stand_in for _, result, stand_in in self.arrays if result is value)
+            return next(polyfill for _, result, polyfill in self.arrays if result is value)
         if type(value) in (list, tuple):
-            return type(value)([self.stood_in(item) for item in value])
+            return type(value)([self.with_polyfills(item) for item in value])
         return value
 
-    def asked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def numpy_result(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Returns NumPy's result for the polyfills; raises its error."""
         state = query(self.tracer, _error_state)
         if {"raise", "call", "print", "log"}.intersection(state):
@@ -296,7 +298,7 @@ class _Call:
         with warnings.catch_warnings(), numpy.errstate(all="ignore"):
             warnings.simplefilter("error")
             try:
-                return function(*self.stood_in(args), **self.stood_in(kwargs))
+                return function(*self.with_polyfills(args), **self.with_polyfills(kwargs))
             except Warning as error:
                 return self.refuse(f"it warns: {error}")
 
@@ -311,7 +313,7 @@ class _Call:
         except Exception as error:
             return self.refuse(f"torch's version: {type(error).__name__}: {error}")
 
-    def answer(self, version: Any, want: Any, args: Any, kwargs: Any) -> Any:
+    def torch_result(self, version: Any, want: Any, args: Any, kwargs: Any) -> Any:
         """Returns the result of a call to which NumPy's answer for the polyfills is `want`."""
         own = VERSIONS.get(self.name)
         if own is None or type(want) not in (*ARRAY, *SCALARS):
@@ -337,8 +339,8 @@ class _Call:
 
     def result(self, want: Any, got: Any) -> Any:
         """Returns what the program sees of a result, which is as NumPy says."""
-        for inputs, _, stand_in in self.arrays:
-            if want is stand_in and type(want) in ARRAY:
+        for inputs, _, polyfill in self.arrays:
+            if want is polyfill and type(want) in ARRAY:
                 return inputs
         if type(want) in (list, tuple):
             if type(got) not in (list, tuple) or len(got) != len(want):
@@ -357,7 +359,7 @@ class _Call:
             return TracedArray(self._own(got), scalar=True)
         if not want.flags.writeable:
             return self.refuse("an array that cannot be written")
-        return TracedArray(self._placed(want, got))
+        return TracedArray(self._in_memory_of_numpy(want, got))
 
     def _shares(self, tensor: Any, other: Any) -> bool:
         item, two = map(self.tracer.recorder.as_fake, (tensor, other))
@@ -369,7 +371,7 @@ class _Call:
             return self.tracer.native_calls.native(torch.clone, tensor)
         return tensor
 
-    def _placed(self, want: Any, got: Any) -> Any:
+    def _in_memory_of_numpy(self, want: Any, got: Any) -> Any:
         """Returns a tensor that shares memory where NumPy's result does, with NumPy's strides."""
         native = self.tracer.native_calls.native
         under = [
@@ -418,7 +420,7 @@ def _for_torch(value: Any) -> Any:
 # -- calls --
 
 
-def call(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Calls a function of NumPy, a method of its arrays or an operator on traced arrays."""
     if function in _INPLACE:
         return _in_place(tracer, function, *args)
@@ -434,18 +436,18 @@ def call(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
     if type(function) is ArrayMethod:
         return _method(result, name, args, kwargs)
     if name in _METADATA:
-        return result.asked(function, args, kwargs)
+        return result.numpy_result(function, args, kwargs)
     path = f"linalg.{name}" if function is getattr(numpy.linalg, name, None) else name
     if path == "linalg.norm" and args[0].tensor.dtype is torch.float16:
         return result.refuse("of half precision")
     known = path in _FUNCTIONS and function is functools.reduce(getattr, path.split("."), numpy)
     by_numpy = path in numpy_calls.FUNCTIONS and function is getattr(numpy, path, None)
     if by_numpy:
-        return result.called(result.asked(function, args, kwargs), args, kwargs)
+        return result.called(result.numpy_result(function, args, kwargs), args, kwargs)
     version = numpy_functions.function(path) if known else None
     if version is None:
         return result.refuse("of an array from the trace")
-    return result.answer(version, result.asked(function, args, kwargs), args, kwargs)
+    return result.torch_result(version, result.numpy_result(function, args, kwargs), args, kwargs)
 
 
 def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -453,7 +455,7 @@ def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]
     name = result.name = ufunc.__name__
     if name not in _UFUNCS or kwargs or len(args) != ufunc.nin:
         return result.refuse("of an array from the trace")
-    want = result.asked(function, args, {})  # the operator also where a ufunc is behind it
+    want = result.numpy_result(function, args, {})  # the operator also where a ufunc is behind it
     if type(want) not in ARRAY and type(want) not in SCALARS:
         return result.refuse("is not implemented for these operands")
     if not all(type(arg) in (TracedArray, int, float, bool, *SCALARS) for arg in args):
@@ -461,7 +463,7 @@ def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]
     inputs = [
         type(value)
         if type(value) in (int, float, complex)
-        else numpy.asarray(result.stood_in(value)).dtype
+        else numpy.asarray(result.with_polyfills(value)).dtype
         for value in args
     ]
     loop = ufunc.resolve_dtypes((*inputs, *[None] * ufunc.nout))
@@ -489,7 +491,7 @@ def _ufunc(result: _Call, function: Any, args: list[Any], kwargs: dict[str, Any]
     assert version is not None, name
     if loop[-1] != want.dtype:
         return result.refuse("its operator computes in another dtype")
-    return result.answer(version, want, list(map(TracedArray, operands)), {})
+    return result.torch_result(version, want, list(map(TracedArray, operands)), {})
 
 
 def _is_tame(name: str, args: list[Any]) -> bool:
@@ -510,12 +512,12 @@ def _method(built: _Call, name: str, args: list[Any], kwargs: dict[str, Any]) ->
     version = numpy_functions.method(name) if name in _METHODS else None
     if version is None and (array.scalar or name not in numpy_calls.METHODS):
         return built.refuse("of an array from the trace")
-    want = built.asked(
+    want = built.numpy_result(
         lambda value, *rest, **named: getattr(value, name)(*rest, **named), args, kwargs
     )
     if version is None:
         return built.called(want, args, kwargs)
-    return built.answer(version, want, args, kwargs)
+    return built.torch_result(version, want, args, kwargs)
 
 
 def _flat_key(result: _Call, args: list[Any]) -> Any:
@@ -528,7 +530,7 @@ def _flat_key(result: _Call, args: list[Any]) -> Any:
 def _getitem(result: _Call, array: Any, key: Any) -> Any:
     if type(array) is not TracedArray:
         return result.refuse("the index of what is no array is an array")
-    want = result.asked(operator.getitem, [array, key], {})
+    want = result.numpy_result(operator.getitem, [array, key], {})
     got = result.computed(_subscript, [array, key], {})
     return result.result(want, got)
 
@@ -543,16 +545,16 @@ def _concrete_key(key: Any) -> Any:
     return key.tensor if hasattr(key, "tensor") else key
 
 
-def setitem(tracer: Tracing, array: Any, key: Any, value: Any) -> None:
+def setitem(tracer: Tracer, array: Any, key: Any, value: Any) -> None:
     """array[key] = value"""
     result = _Call(tracer, "__setitem__")
     target, key, value = (result.traced(item) for item in (array, key, value))
     if type(target) is not TracedArray or (type(array) in ARRAY and target.real is None):
         result.refuse("an array that the trace made is given values of an array")
-    source = result.stood_in(value)
+    source = result.with_polyfills(value)
     if numpy.iscomplexobj(source) and not target.tensor.is_complex():
         result.refuse("complex numbers are stored as real ones")
-    result.asked(operator.setitem, [target, key, value], {})
+    result.numpy_result(operator.setitem, [target, key, value], {})
     if type(value) in (list, tuple):
         result.refuse("a list is stored")
     if type(value) is TracedArray:
@@ -572,7 +574,7 @@ def _tensors(value: Any) -> Any:
     return value.tensor if type(value) is TracedArray else value
 
 
-def _in_place(tracer: Tracing, function: Any, array: Any, other: Any) -> Any:
+def _in_place(tracer: Tracer, function: Any, array: Any, other: Any) -> Any:
     """array += other"""
     if (type(array) is TracedArray and array.scalar) or type(array) not in (TracedArray, *ARRAY):
         return call(tracer, _INPLACE[function], [array, other], {})
@@ -580,7 +582,7 @@ def _in_place(tracer: Tracing, function: Any, array: Any, other: Any) -> Any:
     if not is_array(tracer, array):
         created.refuse("an array that the trace made is given values of an array")
     target, value = created.traced(array), created.traced(other)
-    created.asked(function, [target, value], {})
+    created.numpy_result(function, [target, value], {})
     result = call(tracer, _INPLACE[function], [array, other], {})
     if type(result) is not TracedArray:
         created.refuse("its result is no array")
@@ -588,24 +590,24 @@ def _in_place(tracer: Tracing, function: Any, array: Any, other: Any) -> Any:
     return array
 
 
-def attribute(tracer: Tracing, array: Any, name: str) -> Any:
+def attribute(tracer: Tracer, array: Any, name: str) -> Any:
     """Returns an attribute of a traced array."""
     if name == "__class__":
         return array.kind
     result = _Call(tracer, name)
     traced = result.traced(array)
     if name in _ATTRIBUTES:
-        return result.asked(getattr, [traced, name], {})
+        return result.numpy_result(getattr, [traced, name], {})
     if name in _VIEWS:
-        want = result.asked(getattr, [traced, name], {})
+        want = result.numpy_result(getattr, [traced, name], {})
         return result.result(want, result.computed(getattr, [traced, name], {}))
-    value = getattr(result.stood_in(traced), name)  # raises Python's own error
+    value = getattr(result.with_polyfills(traced), name)  # raises Python's own error
     if callable(value):
         return ArrayMethod(array, name)
     return result.refuse(f"attribute {name!r} of an array")
 
 
-def number(tracer: Tracing, function: Any, array: Any) -> Any:
+def number(tracer: Tracer, function: Any, array: Any) -> Any:
     """abs(), and functions of one number (float, int, round, ...), of an array."""
     if function is abs:
         return call(tracer, operator.abs, [array], {})
@@ -614,13 +616,13 @@ def number(tracer: Tracing, function: Any, array: Any) -> Any:
     )
 
 
-def length(tracer: Tracing, array: Any) -> int:
+def length(tracer: Tracer, array: Any) -> int:
     result = _Call(tracer, "__len__")
-    return int(result.asked(len, [result.traced(array)], {}))
+    return int(result.numpy_result(len, [result.traced(array)], {}))
 
 
-def truth(tracer: Tracing, array: Any) -> Any:
+def to_bool(tracer: Tracer, array: Any) -> Any:
     """Raises NumPy's error for several elements; a branch on one breaks the graph."""
     result = _Call(tracer, "__bool__")
-    result.asked(bool, [result.traced(array)], {})
+    result.numpy_result(bool, [result.traced(array)], {})
     tracer.break_graph("data_dependent_branch", "a branch on a value of an array")

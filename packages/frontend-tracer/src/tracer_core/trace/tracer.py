@@ -20,16 +20,17 @@ from tracer_core import torch_private
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import NOT_PLAIN, decode, is_with, ranges_around
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
 from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.resume_points import FrameLayout, frames_of
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.fx_capture.provenance import Provenance
+from tracer_core.graph_breaks import Break, Restart, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
-from tracer_core.natives import policy
+from tracer_core.native_effects import inline_policy
+from tracer_core.ops.higher_order.scalar_program import ScalarLowering
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.modules import FAKES_LOG
@@ -41,27 +42,26 @@ from tracer_core.trace.assertions import (
     speculated_answer,
     speculated_scalar,
 )
+from tracer_core.trace.attribute_lookup import Entries
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
 from tracer_core.trace.component import Component
-from tracer_core.trace.containers import Items
-from tracer_core.trace.dict_entries import Entries
+from tracer_core.trace.containers import Containers
 from tracer_core.trace.finalization import Finalization
 from tracer_core.trace.generators import is_left_inside
 from tracer_core.trace.guarded_reads import GuardedReads
 from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
-from tracer_core.trace.operators import Operations
+from tracer_core.trace.operators import Operators
 from tracer_core.trace.optimizer_scalars import number_in
 from tracer_core.trace.python_rng import PythonRng
 from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_polyfill
 from tracer_core.trace.save_before_mutation import SideEffects
-from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.state_values import index_in
+from tracer_core.trace.symbolic_scalars import SymbolicScalars
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
-from tracer_core.trace.tracing import Tracing
 from tracer_core.trace.unrolled_loops import UnrolledLoops
 
 __all__ = ["Tracer", "opcodes"]
@@ -72,31 +72,26 @@ _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
-class Tracer(Machine, Tracing):
-    """One trace of one code region. Mutable. forced: step -> (kind, reason, location) of breaks
-    that an earlier trace asked for. unbuildable: types of values that no call could make again.
-    shapes: decides which dimensions are symbolic. natives: code that is not inlined -> the kind
-    of break. unrolls: loops of eager Python may be long. as_eager: is_compiling() answers as in
-    eager mode. is_compiling_used: the first line that read the other answer. doubts: a failing
-    program may be traced again with the other answer.
+class Tracer(Machine):
+    """One trace of one code region. Mutable.
+
+    forced: step -> (kind, reason, location) of breaks that an earlier trace asked for. unbuildable:
+    types of values that no call could make again. shapes: decides which dimensions are symbolic.
+    natives: code that is not inlined -> the kind of break. lower_scalars: makes the programs of
+    flex_attention's functions. unrolls: loops of eager Python may be long. as_eager: is_compiling()
+    answers as in eager mode. is_compiling_used: the first line that read the other answer. doubts: a
+    failing program may be traced again with the other answer. steps: the number of instructions
+    run. outer_step: that at the outermost frame's current instruction. advanced_at: that of the last
+    one that took an item of an iterator. nesting: the number of running calls below native code.
     """
 
-    shapes: ShapePolicy
-    side_effects: SideEffects
-    scalars: Numbers
-    draws: PythonRng
-    reads: GuardedReads
     names: Names
     exceptions: RaisedExceptions
-    entries: Entries
     attributes: Attributes
     attribute_writes: AttributeWrites
-    operators: Operations
-    containers: Items
+    operators: Operators
+    containers: Containers
     calls: Calls
-    loops: UnrolledLoops
-    native_calls: NativeCalls
-    subclasses: TensorSubclasses
 
     def __init__(
         self,
@@ -104,20 +99,26 @@ class Tracer(Machine, Tracing):
         forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
         natives: Mapping[types.CodeType, str],
+        lower_scalars: ScalarLowering,
         as_eager: bool = False,
         unrolls: bool = False,
     ) -> None:
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
+        self.lower_scalars = lower_scalars
         self.as_eager, self.is_compiling_used, self.doubts = as_eager, "", False
         #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
         #: a later process could not know that it no longer holds.
         self.unguarded: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
-        self.carried = LiveGenerators(self)
+        self.live_generators = LiveGenerators(self)
         self.provenance = Provenance(
-            shapes.dims_of, self._number, shapes.varies, self.carried.generator, self._subclass
+            shapes.dims_of,
+            self._number,
+            shapes.varies,
+            self.live_generators.generator,
+            self._subclass,
         )
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
         self.recorder = Recorder(
@@ -137,22 +138,22 @@ class Tracer(Machine, Tracing):
             self.recorder.follow_data(partial(speculated_answer, self))
         self.side_effects = SideEffects(self)
         self.effects = self.side_effects.effects
-        self.scalars = Numbers(self, self.fakes.shape_env is not None)
-        self.draws = PythonRng(self)
+        self.scalars = SymbolicScalars(self, self.fakes.shape_env is not None)
+        self.python_rng = PythonRng(self)
         self.reads = GuardedReads(self)
         self.exceptions = RaisedExceptions(self)
         self.entries = Entries(self)
         self.attributes = Attributes(self, self.entries)
         self.attribute_writes = AttributeWrites(self, self.entries)
-        self.operators = Operations(self)
-        self.containers = Items(self, self.carried)
+        self.operators = Operators(self)
+        self.containers = Containers(self, self.live_generators)
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.subclasses = TensorSubclasses(self)
         self.recorder.subclasses = self.subclasses
         self.fakes.mode.by_class = self.subclasses.dispatch
-        self.finalization = Finalization(self, self.carried)
+        self.finalization = Finalization(self, self.live_generators)
         self.loops = UnrolledLoops(self, unrolls)
         self.assumptions = Assumptions(shapes.specializations.outcomes)
         self.speculation = CallSpeculation(shapes.speculation, self.recorder)
@@ -207,7 +208,8 @@ class Tracer(Machine, Tracing):
         self.subclasses.read(value, source)
 
     def is_compiling(self) -> bool:
-        if any(policy.is_answered_as_eager(frame.function) for frame in self.frames):
+        """The answer for programs that query whether they are being compiled."""
+        if any(inline_policy.is_answered_as_eager(frame.function) for frame in self.frames):
             return False
         if not self.as_eager and not self.is_compiling_used:
             self.is_compiling_used = self.where()
@@ -283,6 +285,7 @@ class Tracer(Machine, Tracing):
             self.closed = True
 
     def unwind(self, error: BaseException, base: int) -> None:
+        """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
         if self.exceptions.was_raised(error):
             self.raising = error  # it comes out of a nested run, and has its context
         else:
@@ -384,6 +387,7 @@ class Tracer(Machine, Tracing):
         return frames_of(layouts, unread)
 
     def start_function(self, function: types.FunctionType, source: Source) -> None:
+        """Registers a function of a frame that existed before the trace."""
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
         self.calls.interpreted[function.__code__] = function

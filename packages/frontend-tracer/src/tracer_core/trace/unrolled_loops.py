@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.debug.crossed_limits import crossed
-from tracer_core.fx_capture.graph_breaks import Break, RunEagerly
+from tracer_core.graph_breaks import Break, RunEagerly
 from tracer_core.limits import MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS
 from tracer_core.trace.component import Component
-from tracer_core.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
 
 
 class UnrolledLoops(Component):
     """What a trace did since the last look. Mutable. look_at: the step of the next look. unrolls:
     loops may be as long as they like, because a graph break is an error."""
 
-    def __init__(self, tracer: Tracing, unrolls: bool) -> None:
+    def __init__(self, tracer: Tracer, unrolls: bool) -> None:
         super().__init__(tracer)
         self.look_at = min(MAX_INSTRUCTIONS_WITHOUT_OPERATOR, MAX_TRACED_INSTRUCTIONS)
         self._unrolls = unrolls

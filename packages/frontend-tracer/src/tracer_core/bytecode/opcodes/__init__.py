@@ -4,24 +4,24 @@ from tracer_core.bytecode.opcodes import (
     branches,
     calls,
     containers,
-    context,
     exceptions,
     iteration,
     names,
     operators,
     patterns,
     stack,
+    with_statements,
 )
 
 __all__ = [
     "branches",
     "calls",
     "containers",
-    "context",
     "exceptions",
     "iteration",
     "names",
     "operators",
     "patterns",
     "stack",
+    "with_statements",
 ]

@@ -17,13 +17,13 @@ def jump(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, f: Frame, arg: int) -> None:
-    if m.operators.truth(m.pop(f)):
+    if m.operators.to_bool(m.pop(f)):
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, f: Frame, arg: int) -> None:
-    if not m.operators.truth(m.pop(f)):
+    if not m.operators.to_bool(m.pop(f)):
         f.ip = arg
 
 
@@ -41,7 +41,7 @@ def pop_jump_if_not_none(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_TRUE_OR_POP")
 def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
-    if m.operators.truth(m.peek(f)):
+    if m.operators.to_bool(m.peek(f)):
         f.ip = arg
     else:
         f.stack.pop()
@@ -49,7 +49,7 @@ def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(m: Machine, f: Frame, arg: int) -> None:
-    if not m.operators.truth(m.peek(f)):
+    if not m.operators.to_bool(m.peek(f)):
         f.ip = arg
     else:
         f.stack.pop()

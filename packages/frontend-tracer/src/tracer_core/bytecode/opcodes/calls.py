@@ -76,4 +76,4 @@ def make_function(m: Machine, f: Frame, arg: int) -> None:
         function.__annotate__ = annotate  # type: ignore[attr-defined]
         if RENAMED:
             annotate.__qualname__ = f"{function.__qualname__}.__annotate__"
-    f.stack.append(m.names.made(function))
+    f.stack.append(m.names.register(function))

@@ -15,13 +15,13 @@ from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.template_strings import INTERPOLATION, TEMPLATE
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
 from tracer_core.bytecode.versions import RUNNING
-from tracer_core.fx_capture.provenance import instances_have
+from tracer_core.guards.value_kinds import instances_have
 
 use_own_builtins(globals())
 
 handlers({
-    "BUILD_TUPLE": lambda m, f, arg: f.stack.append(m.names.made(tuple(m.pop_n(f, arg)))),
-    "BUILD_LIST": lambda m, f, arg: f.stack.append(m.names.made(m.pop_n(f, arg))),
+    "BUILD_TUPLE": lambda m, f, arg: f.stack.append(m.names.register(tuple(m.pop_n(f, arg)))),
+    "BUILD_LIST": lambda m, f, arg: f.stack.append(m.names.register(m.pop_n(f, arg))),
     "BUILD_STRING": lambda m, f, arg: f.stack.append("".join(m.pop_n(f, arg))),
     "BUILD_SLICE": lambda m, f, arg: f.stack.append(slice(*m.pop_n(f, arg))),
     "FORMAT_SIMPLE": lambda m, f, arg: f.stack.append(m.containers.format(m.pop(f), "")),
@@ -31,20 +31,20 @@ handlers({
 
 def _list_to_tuple(m: Machine, items: list[Any]) -> tuple[Any, ...]:
     # The list may be from before a graph break, where its items are read with guards.
-    result: tuple[Any, ...] = m.names.made(tuple(m.containers.spread(items, varies=True)))
+    result: tuple[Any, ...] = m.names.register(tuple(m.containers.spread(items, varies=True)))
     return result
 
 
 @opcode("BUILD_SET")
 def build_set(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, arg)
-    f.stack.append(m.names.made(m.calls.call_value(set, [items], {})))
+    f.stack.append(m.names.register(m.calls.call_value(set, [items], {})))
 
 
 @opcode("BUILD_MAP")
 def build_map(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, 2 * arg)
-    result: dict[Any, Any] = m.names.made({})
+    result: dict[Any, Any] = m.names.register({})
     for key, value in zip(items[::2], items[1::2], strict=True):
         m.containers.setitem(result, key, value)
     f.stack.append(result)
@@ -53,7 +53,7 @@ def build_map(m: Machine, f: Frame, arg: int) -> None:
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(m: Machine, f: Frame, arg: int) -> None:
     keys = m.pop(f)
-    f.stack.append(m.names.made(dict(zip(keys, m.pop_n(f, arg), strict=True))))
+    f.stack.append(m.names.register(dict(zip(keys, m.pop_n(f, arg), strict=True))))
 
 
 @opcode("FORMAT_VALUE")
@@ -82,13 +82,13 @@ def build_interpolation(m: Machine, f: Frame, arg: int) -> None:
     spec = m.pop(f) if arg & 1 else ""
     value, text = m.pop_n(f, 2)
     conversion = (None, "s", "r", "a")[arg >> 2]
-    f.stack.append(m.names.made(INTERPOLATION(value, text, conversion, spec)))
+    f.stack.append(m.names.register(INTERPOLATION(value, text, conversion, spec)))
 
 
 @opcode("BUILD_TEMPLATE")
 def build_template(m: Machine, f: Frame, arg: Any) -> None:
     strings, interpolations = m.pop_n(f, 2)
-    f.stack.append(m.names.made(TEMPLATE(strings[0], *itertools.chain.from_iterable(
+    f.stack.append(m.names.register(TEMPLATE(strings[0], *itertools.chain.from_iterable(
         zip(interpolations, strings[1:], strict=True)))))  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         )
     end = len(items) - after
-    f.stack.extend(reversed([*items[:before], m.names.made(items[before:end]), *items[end:]]))
+    f.stack.extend(reversed([*items[:before], m.names.register(items[before:end]), *items[end:]]))
 
 
 @opcode("CALL_INTRINSIC_1")
@@ -239,9 +239,9 @@ INTRINSICS_1: dict[int, Callable[[Machine, Any], Any]] = {
     3: _stop_iteration,
     5: lambda m, value: m.operators.unary("+", value),
     6: _list_to_tuple,
-    7: lambda m, value: m.names.made(type_parameter("", value)),
-    8: lambda m, value: m.names.made(type_parameter("**", value)),
-    9: lambda m, value: m.names.made(type_parameter("*", value)),
+    7: lambda m, value: m.names.register(type_parameter("", value)),
+    8: lambda m, value: m.names.register(type_parameter("**", value)),
+    9: lambda m, value: m.names.register(type_parameter("*", value)),
     10: lambda m, value: subscript_generic(value),
 }
 #: Of CALL_INTRINSIC_2.

@@ -99,8 +99,8 @@ def reraise_star(m: Machine, original: Any, result: list[Any]) -> Any:
             m.exceptions.look_into(error)
     raised = [e for e in result if e is not None and not _is_part(m, e, original)]
     again = [e for e in result if e is not None and _is_part(m, e, original)]
-    kept = {id(leaf) for e in again for leaf in _leaves(e)}
-    rest = original.subgroup(lambda error: id(error) in kept) if kept else None
+    reraised = {id(leaf) for e in again for leaf in _leaves(e)}
+    rest = original.subgroup(lambda error: id(error) in reraised) if reraised else None
     if rest is not None:
         m.exceptions.same_history(original, rest)
     if not raised:

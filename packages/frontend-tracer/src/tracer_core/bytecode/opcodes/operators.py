@@ -51,8 +51,8 @@ handlers({
     "UNARY_NEGATIVE": lambda m, f, arg: f.stack.append(m.operators.unary("-", m.pop(f))),
     "UNARY_POSITIVE": lambda m, f, arg: f.stack.append(m.operators.unary("+", m.pop(f))),
     "UNARY_INVERT": lambda m, f, arg: f.stack.append(m.operators.unary("~", m.pop(f))),
-    "TO_BOOL": lambda m, f, arg: f.stack.append(m.operators.truth(m.pop(f))),
-    "UNARY_NOT": lambda m, f, arg: f.stack.append(not m.operators.truth(m.pop(f))),
+    "TO_BOOL": lambda m, f, arg: f.stack.append(m.operators.to_bool(m.pop(f))),
+    "UNARY_NOT": lambda m, f, arg: f.stack.append(not m.operators.to_bool(m.pop(f))),
 })  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.debug.fallbacks import WHOLE
 from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger
@@ -21,8 +21,8 @@ from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.guarded_cache import EntryFunction, GuardedCache
 from tracer_core.execution.runtime import Runtime
 from tracer_core.execution.tiers import delayed, eager_or_compiled
-from tracer_core.fx_capture.graph_breaks import RunEagerly
 from tracer_core.fx_capture.specialization_history import Speculation
+from tracer_core.graph_breaks import RunEagerly
 from tracer_core.options import env
 from tracer_core.registry import events
 

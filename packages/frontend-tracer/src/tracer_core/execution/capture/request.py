@@ -9,7 +9,7 @@ from typing import Any, cast
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Abandoned
 from tracer_core.execution.entry.trace_graph import NotPersistable
-from tracer_core.fx_capture.graph_breaks import Restart, Retry
+from tracer_core.graph_breaks import Restart, Retry
 from tracer_core.reconstruct.values import CannotRebuild
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
-import tracer_core.natives.tables  # noqa: F401  (fills the native effects table)
+import tracer_core.native_functions  # noqa: F401  (fills the native effects table)
 from tracer_core import torch_private
+from tracer_core.aot import scalar_recording
 from tracer_core.bytecode.code import is_eager_only
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed, located
@@ -24,17 +25,12 @@ from tracer_core.execution.capture.request import RETRIED, Fails, TraceOptions
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
-from tracer_core.fx_capture.graph_breaks import (
-    Break,
-    Restart,
-    Retry,
-    RunEagerly,
-)
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
+from tracer_core.graph_breaks import Break, Restart, Retry, RunEagerly
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_CAPTURE_RESTARTS
-from tracer_core.natives.effects import add_rows_of_imported
+from tracer_core.native_effects.effects import add_rows_of_imported
 from tracer_core.options import CompileConfig
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.trace.tracer import Tracer
@@ -106,7 +102,7 @@ def capture(
         shapes = _shape_policy(options, config, specializations, speculation)
         shapes.look(list(state))
         tracer = Tracer(
-            shapes, dict(options.breaks), set(options.unbuildable), natives,
+            shapes, dict(options.breaks), set(options.unbuildable), natives, scalar_recording.record,
             not options.is_compiling, config.fullgraph,
         )  # fmt: skip
         tracer.doubts = options.doubts_is_compiling

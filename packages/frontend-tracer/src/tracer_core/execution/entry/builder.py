@@ -24,7 +24,7 @@ from tracer_core.execution.entry.graph_call import GraphCall
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.entry.state_at_exit import StateAtExit
 from tracer_core.execution.entry.trace_graph import TraceGraph
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.guard_cache import GuardCache

@@ -24,10 +24,11 @@ from tracer_core import torch_private
 from tracer_core.execution.entry.joined_tensor_guards import TensorCheck, has_fast_answer, joined
 from tracer_core.execution.entry.namespace import alias_groups
 from tracer_core.fx_capture.object_mutations import Change
-from tracer_core.fx_capture.provenance import Provenance, end_is_seen
+from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
 from tracer_core.guards.guard import Guard, GuardKind, Relation, literal
 from tracer_core.guards.object_layout import HEAP_TYPE, flags
+from tracer_core.guards.object_lifetime import end_is_seen
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
 from tracer_core.guards.tensor_guard import tensor_call

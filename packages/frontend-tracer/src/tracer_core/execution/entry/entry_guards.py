@@ -98,7 +98,7 @@ class EntryGuards:
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
                     self.entry.check_apart(mine, other)
-        alone = [*self.tracer.carried.objects(), *self.tracer.draws.objects()]
+        alone = [*self.tracer.live_generators.objects(), *self.tracer.python_rng.objects()]
         carried: Any = [provenance.source_of(item) for item in alone]
         for item, another in itertools.combinations(carried, 2):
             self.entry.check_apart(item, another)

@@ -23,8 +23,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.execution.call import RegionKey
 from tracer_core.execution.tiers.branch_profile import BranchProfile
 from tracer_core.fx_capture.specialization_history import SpecializationHistory

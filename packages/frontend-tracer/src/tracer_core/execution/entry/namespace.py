@@ -16,17 +16,12 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.frame_layout import MISS
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Continuation
 from tracer_core.fx_capture.data_errors import AssertionFailed
-from tracer_core.guards.guard import (
-    data_of,
-    exact_members,
-    function_is,
-    same_objects,
-)
+from tracer_core.guards.guard import data_of, exact_members, function_is, same_objects
 from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.source import payload
@@ -114,9 +109,9 @@ def _set_generator_states(states: Sequence[tuple[Any, torch.Tensor]]) -> None:
 
 
 def _generators(name: str) -> Any:
-    from tracer_core.trace import suspended_generators  # heavy: the tracer
+    from tracer_core.trace import generator_continuations  # heavy: the tracer
 
-    return getattr(suspended_generators, name)
+    return getattr(generator_continuations, name)
 
 
 def _draws(name: str) -> Any:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import FrameLayout, flatten, frames_of
 
 if TYPE_CHECKING:
     from tracer_core.trace.eager_interpreter import RealMachine

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.frame import LazyValue
-from tracer_core.bytecode.frame_layout import flatten
+from tracer_core.bytecode.resume_points import flatten
 from tracer_core.execution.entry.codegen import CacheEntry
 from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.execution.entry.trace_graph import TraceGraph
-from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.provenance import (
+from tracer_core.graph_breaks import Break, Restart
+from tracer_core.guards.object_lifetime import (
     can_be_watched,
     end_is_seen,
     is_known_to_another,
@@ -75,11 +75,12 @@ class StateAtExit:
                 self.effects += entry.effect(self.rebuilder, change)
         self.effects[:0] = [
             *map(self._late_call, tracer.side_effects.late),
-            *tracer.carried.steps(entry.use),
-            *tracer.draws.steps(entry.use, entry.constants.text),
+            *tracer.live_generators.steps(entry.use),
+            *tracer.python_rng.steps(entry.use, entry.constants.text),
         ]
         self.effects += [
-            self.rebuilder.rewritten(entry.use(at), result) for at, result in tracer.carried.moved()
+            self.rebuilder.rewritten(entry.use(at), result)
+            for at, result in tracer.live_generators.moved()
         ]
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)

@@ -25,12 +25,12 @@ from tracer_core.execution.tiers.background_entry import (
     run_eagerly,
 )
 from tracer_core.fx_capture import element_reads
-from tracer_core.fx_capture.graph_breaks import Retry
 from tracer_core.fx_capture.may_raise import unread_risks
 from tracer_core.fx_capture.object_mutations import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.fx_capture.unbacked import is_data_size
 from tracer_core.fx_capture.wrong_fakes import checks_first_call
+from tracer_core.graph_breaks import Retry
 from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.ops.calls import uses_rng

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.errors import StoredError
 from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
-from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.runner import NOTHING
 from tracer_core.contract.specs import CompileSpec

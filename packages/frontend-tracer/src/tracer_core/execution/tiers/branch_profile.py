@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.code import decode
-from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.fx_capture.specialization_history import Outcome
 from tracer_core.limits import MAX_PROFILED_CALLS, MAX_PROFILED_OUTCOMES, MIN_EQUAL_PROFILES
 from tracer_core.torch_private.names import names

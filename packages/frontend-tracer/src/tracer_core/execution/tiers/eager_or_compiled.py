@@ -29,8 +29,8 @@ from typing import Any
 import torch
 
 from tracer_core.background.compilation import Compilation
-from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS
 from tracer_core.debug.logs import logger
 from tracer_core.execution.call import StartKey, name_of
 from tracer_core.execution.entry.entries import Entries

@@ -25,9 +25,9 @@ COND = declare(
     " -> Tensor[]",
     tags=_TAGS,
 )
-#: program: takes (outer, carried, numbers) and returns (carried, whether there is another step).
+#: program: takes (outer, carry, numbers) and returns (carry, whether there is another step).
 WHILE = declare(
-    "while_loop(Tensor more, Tensor[] outer, Tensor[] carried, SymInt[] numbers, str program)"
+    "while_loop(Tensor more, Tensor[] outer, Tensor[] carry, SymInt[] numbers, str program)"
     " -> Tensor[]",
     tags=_TAGS,
 )
@@ -52,18 +52,18 @@ def _cond_fake(
 def _while(
     more: torch.Tensor,
     outer: Sequence[torch.Tensor],
-    carried: Sequence[torch.Tensor],
+    carry: Sequence[torch.Tensor],
     numbers: Sequence[Any],
     program: str,
 ) -> list[torch.Tensor]:
-    step, state = function_of(program), [item.clone() for item in carried]
+    step, state = function_of(program), [item.clone() for item in carry]
     while bool(more):
         *state, more = step(*outer, *state, *numbers)
     return state
 
 
-def _while_fake(more: Any, outer: Any, carried: Any, numbers: Any, program: str) -> Any:
-    return [item.new_empty(item.shape) for item in carried]
+def _while_fake(more: Any, outer: Any, carry: Any, numbers: Any, program: str) -> Any:
+    return [item.new_empty(item.shape) for item in carry]
 
 
 implement(COND, _cond, _cond_fake)
@@ -94,8 +94,8 @@ class CapturedCond:
 
 @dataclass(eq=False)
 class CapturedWhile:
-    """The call target of a captured while_loop: graphs of (outer..., carried...). n_condition,
-    n_body: the number of outer values of each graph, which precede the carried values among the
+    """The call target of a captured while_loop: graphs of (outer..., carry...). n_condition,
+    n_body: the number of outer values of each graph, which precede the carry among the
     inputs."""
 
     condition: torch.fx.GraphModule
@@ -163,5 +163,5 @@ class While:
         self.step.require_same_settings()
         arguments = [inputs[place] for place in self.step.order]
         count = self.step.n_tensors
-        outer, carried, _ = self.step.parted([item.contiguous() for item in arguments[:count]])
-        return list(WHILE(more, outer, carried, arguments[count:], self.step.forward))
+        outer, carry, _ = self.step.parted([item.contiguous() for item in arguments[:count]])
+        return list(WHILE(more, outer, carry, arguments[count:], self.step.forward))

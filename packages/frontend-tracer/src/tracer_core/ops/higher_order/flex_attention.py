@@ -74,7 +74,7 @@ class Flex:
 
     def text(self) -> str:
         programs = (self.score, self.mask, self.gradient)
-        score, mask, gradient = (None if item is None else item.plain() for item in programs)
+        score, mask, gradient = (None if item is None else item.as_json() for item in programs)
         return json.dumps({
             "score": score, "mask": mask, "gradient": gradient, "pairs": self.pairs,
             "block_size": self.block_size, "options": dict(self.options),
@@ -138,10 +138,10 @@ def working_dtype(query: torch.Tensor) -> torch.dtype:
 class _Scores:
     """Scores and masks of a call."""
 
-    #: Scaled products.
+    #: The scaled products of queries and keys.
     raw: torch.Tensor
     #: The programs' inputs.
-    given: dict[str, Any]
+    inputs: dict[str, Any]
     #: Where a score counts; None: everywhere.
     allowed: torch.Tensor | None
     #: The scores after score_mod and the mask.
@@ -166,8 +166,8 @@ def _scores(
 ) -> _Scores:
     wide = working_dtype(query)
     (batch, heads, rows, _), columns = query.shape, key.shape[2]
-    products = _grouped(query, key).to(wide) @ key.to(wide).transpose(-2, -1)
-    raw = products.view(batch, heads, rows, columns) * scale
+    logits = _grouped(query, key).to(wide) @ key.to(wide).transpose(-2, -1)
+    raw = logits.view(batch, heads, rows, columns) * scale
     sizes = {"b": batch, "h": heads, "q": rows, "kv": columns}
     inputs: dict[str, Any] = {"score": raw}
     for dim, (name, size) in enumerate(sizes.items()):
@@ -332,7 +332,7 @@ def _through_score(
     """Returns the gradients of the scaled products and of the tensors that score_mod read."""
     if flex.gradient is None:  # the scores of no position depend on a tensor with a gradient
         return torch.zeros_like(incoming), []
-    values = evaluate(flex.gradient, {**scores.given, "grad": incoming}, device)
+    values = evaluate(flex.gradient, {**scores.inputs, "grad": incoming}, device)
 
     def masked(value: torch.Tensor) -> torch.Tensor:
         value = value.to(incoming.dtype).expand(incoming.shape)

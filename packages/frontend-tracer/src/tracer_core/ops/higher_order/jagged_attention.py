@@ -29,16 +29,16 @@ def _sequences(query_offsets: Any, key_offsets: Any) -> Iterator[tuple[slice, sl
     bounds = query_offsets.tolist(), key_offsets.tolist()
     rows = [list(map(slice, bound[:-1], bound[1:])) for bound in bounds]
     return (
-        (mine, its)
-        for mine, its in zip(*rows, strict=True)
-        if mine.stop > mine.start and its.stop > its.start
+        (queries, keys)
+        for queries, keys in zip(*rows, strict=True)
+        if queries.stop > queries.start and keys.stop > keys.start
     )
 
 
 def _attend(query: Any, key: Any, value: Any, scale: float | None) -> Any:
     """Attends in one sequence; rows come first, heads second."""
-    mine, its, carried = (item.transpose(0, 1).unsqueeze(0) for item in (query, key, value))
-    result = torch.nn.functional.scaled_dot_product_attention(mine, its, carried, scale=scale)
+    queries, keys, values = (item.transpose(0, 1).unsqueeze(0) for item in (query, key, value))
+    result = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, scale=scale)
     return result.squeeze(0).transpose(0, 1)
 
 
@@ -46,8 +46,8 @@ def _forward(
     query: Any, key: Any, value: Any, query_offsets: Any, key_offsets: Any, scale: float | None
 ) -> Any:
     out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
-    for mine, its in _sequences(query_offsets, key_offsets):
-        out[mine] = _attend(query[mine], key[its], value[its], scale)
+    for queries, keys in _sequences(query_offsets, key_offsets):
+        out[queries] = _attend(query[queries], key[keys], value[keys], scale)
     return out
 
 
@@ -57,8 +57,8 @@ def _differentiable(
     """Computes `_forward` in operators that have derivatives of every order."""
     out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        for mine, its in _sequences(query_offsets, key_offsets):
-            out[mine] = _attend(query[mine], key[its], value[its], scale)
+        for queries, keys in _sequences(query_offsets, key_offsets):
+            out[queries] = _attend(query[queries], key[keys], value[keys], scale)
     return out
 
 
@@ -73,15 +73,15 @@ def _backward(
 ) -> Any:
     inputs = query, key, value
     result = [torch.zeros(item.shape, dtype=item.dtype, device=item.device) for item in inputs]
-    for mine, its in _sequences(query_offsets, key_offsets):
-        rows = mine, its, its
+    for queries, keys in _sequences(query_offsets, key_offsets):
+        rows = queries, keys, keys
         with torch.enable_grad():
             parts = [
                 item[at].detach().requires_grad_() for item, at in zip(inputs, rows, strict=True)
             ]
             inside, keys, values = parts
             out = _attend(inside, keys, values, scale)
-        created = torch.autograd.grad(out, parts, gradient[mine])
+        created = torch.autograd.grad(out, parts, gradient[queries])
         for first, at, part in zip(result, rows, created, strict=True):
             first[at] = part
     return tuple(result)
@@ -116,8 +116,8 @@ class _Attention(torch.autograd.Function):
         if not torch.is_grad_enabled():
             result = _BACKWARD(gradient, *saved, ctx.scale)
         else:  # a second derivative is wanted
-            query, key, value, mine, its = saved
-            out = _differentiable(query, key, value, mine, its, ctx.scale)
+            query, key, value, queries, keys = saved
+            out = _differentiable(query, key, value, queries, keys, ctx.scale)
             result = torch.autograd.grad(out, saved[:3], gradient, create_graph=True)
         return (None, *result, None, None)
 

@@ -1,4 +1,4 @@
-"""Scalar programs: the functions of flex_attention (score_mod, mask_mod) as a text.
+"""Scalar programs: the functions of flex_attention (score_mod, mask_mod) as a string.
 
 A function of one score and its position (batch, head, query, key) is recorded on 0-d tensors and
 lowered to core ATen operators (`scalar_recording`). `ScalarProgram` holds the result: inputs by
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +75,11 @@ class ScalarProgram:
     #: Of a gradient: what it adds to the tensors that the function reads.
     contributions: tuple[Contribution, ...] = ()
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Returns the program as JSON has it."""
         return {
             "inputs": self.inputs,
-            "steps": [[name, _plain(args), [[k, _plain(v)] for k, v in inputs]]
+            "steps": [[name, _as_json(args), [[k, _as_json(v)] for k, v in inputs]]
                       for name, args, inputs in self.steps],
             "output": None if self.output is None else self.output.number,
             "contributions": [[item.buffer, [at.number for at in item.at], item.value.number]
@@ -99,12 +99,19 @@ class ScalarProgram:
         )  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+#: Lowers a captured function of scalars: (graph, names of its placeholders in the program, whether
+#: its result requires grad) -> its program and that of its gradient. `aot` has it; a tracer gets it.
+ScalarLowering = Callable[
+    [torch.fx.GraphModule, Sequence[str], bool], tuple[ScalarProgram, "ScalarProgram | None"]
+]
+
+
+def _as_json(value: Any) -> Any:
     if isinstance(value, Ref):
         return {"ref": value.number}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
-    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+    return [_as_json(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _value(simple: Any) -> Any:
@@ -115,7 +122,7 @@ def _value(simple: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def parsed(text: str) -> dict[str, Any]:
-    """Returns the fields of a text; do not mutate."""
+    """Returns the fields of a program; do not mutate."""
     data: dict[str, Any] = json.loads(text)
     return data
 

@@ -1,7 +1,7 @@
 """A loop over the slices of tensors as one operator, ``tracer_core::scan``.
 
-A step takes (outer tensors, carried tensors, one slice of each of the rows, numbers) and returns
-(the carried tensors, parts); the operator returns the last carried tensors and the stacked parts,
+A step takes (outer tensors, carry, one slice of each of the rows, numbers) and returns
+(the carry, parts); the operator returns the last carry and the stacked parts,
 all contiguous and without aliases. The step stands in the operator's argument `program`: the source
 of an FX graph of functional ATen operators. A backend with kernels for such loops names the
 operator in its `preserved_ops`; the gradient of a scan is a scan in the other direction.
@@ -22,13 +22,13 @@ from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.ops.definitions import declare, implement
 
 #: The operator's name in a backend's `preserved_ops`.
-KEPT = "tracer_core.scan.default"
+SCAN_OP_NAME = "tracer_core.scan.default"
 
 SCAN = declare(
-    "scan(Tensor[] outer, Tensor[] carried, Tensor[] rows, SymInt[] numbers, SymInt length,"
+    "scan(Tensor[] outer, Tensor[] carry, Tensor[] rows, SymInt[] numbers, SymInt length,"
     " bool reverse, str program) -> Tensor[]"
 )
-#: The inclusive scan of contiguous rows. program: the step of a scan whose carried tensors are the
+#: The inclusive scan of contiguous rows. program: the step of a scan whose carry is the
 #: combined slices, of pointwise operators alone; its parts are what it carries. Graphs have it where
 #: gradients are off, for backends that keep `SCAN`.
 ASSOCIATIVE = declare("associative_scan(Tensor[] rows, str program) -> Tensor[]")
@@ -38,7 +38,7 @@ ASSOCIATIVE = declare("associative_scan(Tensor[] rows, str program) -> Tensor[]"
 
 
 def program_of(graph: torch.fx.Graph) -> str:
-    """Returns the text of a step. Raises LoweringUnsupported where it has none."""
+    """Returns the source of a step. Raises LoweringUnsupported where it has none."""
     code = graph.python_code("self")
     unknown = [name for name in code.globals if name not in _names()]
     if unknown:
@@ -67,7 +67,7 @@ def function_of(program: str) -> Callable[..., Sequence[torch.Tensor]]:
 
 def _kernel(
     outer: Sequence[torch.Tensor],
-    carried: Sequence[torch.Tensor],
+    carry: Sequence[torch.Tensor],
     rows: Sequence[torch.Tensor],
     numbers: Sequence[int],
     length: int,
@@ -75,8 +75,8 @@ def _kernel(
     program: str,
 ) -> list[torch.Tensor]:
     """Runs the steps one after the other, operator by operator."""
-    step, count = function_of(program), len(carried)
-    state = list(carried)
+    step, count = function_of(program), len(carry)
+    state = list(carry)
     parts: list[Sequence[torch.Tensor]] = []
     for k in range(length - 1, -1, -1) if reverse else range(length):
         results = step(*outer, *state, *(row.select(0, k) for row in rows), *numbers)
@@ -90,16 +90,16 @@ def _kernel(
 
 def _fake(
     outer: Sequence[torch.Tensor],
-    carried: Sequence[torch.Tensor],
+    carry: Sequence[torch.Tensor],
     rows: Sequence[torch.Tensor],
     numbers: Sequence[Any],
     length: Any,
     reverse: bool,
     program: str,
 ) -> list[torch.Tensor]:
-    inputs = [*outer, *carried, *(row.select(0, 0) for row in rows)]
+    inputs = [*outer, *carry, *(row.select(0, 0) for row in rows)]
     results = function_of(program)(*inputs, *numbers)
-    count = len(carried)
+    count = len(carry)
     sizes = [*(tuple(result.shape) for result in results[:count]),
              *((length, *result.shape) for result in results[count:])]  # fmt: skip
     return [
@@ -118,7 +118,7 @@ def by_tree(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
     return [item.contiguous() for item in scanned_by_tree(combine, list(rows))]
 
 
-def in_turn(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
+def in_sequence(rows: Sequence[torch.Tensor], program: str) -> list[torch.Tensor]:
     """The operator `ASSOCIATIVE` as a scan, one slice after the other."""
     first, rest = [row[:1] for row in rows], [row[1:] for row in rows]
     scan = SCAN([], [item[0] for item in first], rest, [], rest[0].shape[0], False, program)
@@ -143,15 +143,15 @@ implement(ASSOCIATIVE, _associative_kernel, _associative_fake)
 
 @dataclass(eq=False)
 class CapturedScan:
-    """The call target of a captured scan. step: takes (outer values, carried tensors, slices) and
-    returns (carried tensors, parts)."""
+    """The call target of a captured scan. step: takes (outer values, carry, slices) and
+    returns (carry, parts)."""
 
     step: torch.fx.GraphModule
     n_outer: int
     n_live: int
 
     def parts_of(self, inputs: Sequence[Any]) -> list[Any]:
-        """Returns (outer values, carried tensors, rows) of the node's inputs."""
+        """Returns (outer values, carry, rows) of the node's inputs."""
         return list(inputs)
 
 
@@ -185,9 +185,9 @@ def scanned_by_tree(
 class Scan:
     """How a captured scan runs as the operator. order: for each input of the program, outer values
     first, which input of the captured node it is. n_outer, n_live, n_rows: how many inputs of
-    each kind; numbers follow. forward: the program; saving: also returns the carried tensors that
-    it was given, as parts (None: no gradients). backward: takes (outer), (gradients of carried,
-    sums of the gradients of outer), (carried, rows, gradients of parts) and returns (these
+    each kind; numbers follow. forward: the program; saving: also returns the carry that
+    it was given, as parts (None: no gradients). backward: takes (outer), (gradients of the carry,
+    sums of the gradients of outer), (carry, rows, gradients of parts) and returns (these
     gradients and sums), (gradients of rows). differentiable: the positions of the outer tensors
     and of the rows that get a gradient; fixed: the results that require none. settings: those
     that the programs were made under. pointwise: the step reads nothing but what it carries and its
@@ -231,7 +231,7 @@ class Scan:
         return self.n_outer + self.n_live + self.n_rows
 
     def parted(self, tensors: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Returns the outer tensors, the carried ones and the rows."""
+        """Returns the outer tensors, the carry and the rows."""
         first, second = self.n_outer, self.n_outer + self.n_live
         return list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
 
@@ -250,9 +250,9 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scan: Scan, numbers: Any, length: Any, *tensors: Any) -> Any:
-        outer, carried, rows = scan.parted(tensors)
+        outer, carry, rows = scan.parted(tensors)
         assert scan.saving is not None
-        results = SCAN(outer, carried, rows, numbers, length, False, scan.saving)
+        results = SCAN(outer, carry, rows, numbers, length, False, scan.saving)
         count = len(results) - scan.n_live
         ctx.mark_non_differentiable(*(results[place] for place in scan.fixed))
         ctx.save_for_backward(*outer, *rows, *results[count:])

@@ -35,7 +35,7 @@ class WrapCall:
 
 
 @dataclass(eq=False)
-class PlacedCall:
+class DTensorCall:
     """Calls a function that makes or takes DTensors. constants: its arguments in the order of
     their structure, but the tensors, which are at the places `where`."""
 

@@ -19,13 +19,7 @@ from inductor_backend.runtime.allocation_hooks import placed
 from inductor_backend.runtime.generated_module import Artifact
 from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.runtime.scalars import on_host
-from tracer_core.plugin_api import (
-    BackendNotFoundError,
-    CompileSpec,
-    get_backend,
-    logger,
-    resolve,
-)
+from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, get_backend, logger, resolve
 
 #: Modes in which CUDA graphs are captured where it pays.
 MEASURED_MODES = frozenset({"default"})
