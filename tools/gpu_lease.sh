@@ -28,7 +28,7 @@ part() { # name, seconds, command
 
 run() {
     case "$1" in
-    tests) part tests 560 python -m pytest -q -m gpu $side_by_side --continue-on-collection-errors tests/packages \
+    tests) part tests 560 python -m pytest -q -m gpu $side_by_side --continue-on-collection-errors tests/export \
         tests/triton_kernels tests/cudagraphs tests/fx_capture tests/operator_programs tests/test_gpu_page.py ;;
     warm) part warm 500 python -m benchmarks second_process --devices cuda ;;
     weights) part weights 500 python -m benchmarks generate --device cuda --models llama --caches static \

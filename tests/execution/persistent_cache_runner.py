@@ -2,7 +2,7 @@
 their users does.
 
 In: a folder, for the programs' files, which form of them, and their names. Out: result.json in the folder: name ->
-what differs from eager mode, what was said about kept entries, and how many captures there were.
+what differs from eager mode, what was said about stored entries, and how many captures there were.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run(text: str, form: int, folder: Path, name: str) -> dict[str, Any]:
         if not (want == got if isinstance(want, str) else is_same(want, got)):
             differences.append(f"{got}, expected {want}")
     rows = tracer_core.last_compile(fast)
-    said = rows[0].text if rows and rows[0].name == "kept" else ""
+    said = rows[0].text if rows and rows[0].name == "persistent_cache" else ""
     persistent_cache.flush()
     captures = sum(row.name == "trace" for row in rows)
     return {"differences": differences, "said": said, "captures": captures}

@@ -25,7 +25,7 @@ X = torch.linspace(-2, 2, 6)
 
 def test_a_later_process_captures_nothing(program):
     program.started(PLAIN)
-    assert program.check(X) == "miss: nothing was kept of this function"
+    assert program.check(X) == "miss: nothing was stored of this function"
     assert captures(program.fast) == 1
     program.started(PLAIN)
     assert program.check(X) == "hit: 1 entries of an earlier process"
@@ -62,7 +62,7 @@ def test_a_change_is_seen(program, what):
     assert first
 
 
-#: Programs whose entries are kept, and are found again.
+#: Programs whose entries are stored, and are found again.
 FOUND = [
     "the function itself", "a callee", "a callee's callee behind a decorator", "a global number",
     "a global tuple", "a global list", "a global text", "a default argument", "a closure",
@@ -145,7 +145,7 @@ def run(x):
     assert reason in said.replace("__main__.", ""), said
 
 
-def test_what_is_not_kept_is_said(program):
+def test_what_is_not_stored_is_said(program):
     text = """
         import tracer_core
         @tracer_core.allow_in_graph
@@ -155,7 +155,7 @@ def test_what_is_not_kept_is_said(program):
             return inner(x) + 1
     """
     program.started(text)
-    assert program.check(X) == "miss: nothing was kept of this function"
+    assert program.check(X) == "miss: nothing was stored of this function"
     program.started(text)
     assert "inner() is marked with allow_in_graph: it is not followed" in program.check(X)
     program.started(text.replace("* 2", "* 3").replace("+ 1", "+ 2"))
@@ -273,7 +273,9 @@ def test_the_thread_writes_without_being_asked(program, fresh_cache, monkeypatch
     program.started(PLAIN)
     program.check(X)
     for _ in range(100):
-        if (Path(fresh_cache) / "kept").exists() and any((Path(fresh_cache) / "kept").iterdir()):
+        if (Path(fresh_cache) / "persistent_cache").exists() and any(
+            (Path(fresh_cache) / "persistent_cache").iterdir()
+        ):
             break
         time.sleep(0.05)
-    assert any((Path(fresh_cache) / "kept").iterdir())
+    assert any((Path(fresh_cache) / "persistent_cache").iterdir())

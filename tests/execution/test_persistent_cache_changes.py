@@ -17,7 +17,7 @@ import pytest
 from tests.execution.persistent_cache_runner import AFTER, BEFORE, programs
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The share of the programs that are found again, at least: what is not kept tests nothing.
+#: The share of the programs that are found again, at least: what is not stored tests nothing.
 FOUND = 3 / 8
 
 pytestmark = pytest.mark.timeout(900)  # three processes: 25 s of processor time
@@ -28,7 +28,7 @@ def processes(request, tmp_path_factory):
     """The results of three processes, which run the chosen tests' programs as they are, edited, and as
     they were.
     """
-    folder, results = tmp_path_factory.mktemp("kept"), []
+    folder, results = tmp_path_factory.mktemp("stored"), []
     chosen = [item for item in request.session.items if item.path == request.path]
     names = [item.callspec.params["name"] for item in chosen if hasattr(item, "callspec")]
     for seed, form in enumerate((BEFORE, AFTER, BEFORE)):

@@ -22,7 +22,7 @@ def step(x):
 
 x = torch.arange(4.0)
 torch.testing.assert_close(step(x), scale(x).sin())
-print(*(row.text for row in tracer_core.last_compile(step) if row.name == "kept"))
+print(*(row.text for row in tracer_core.last_compile(step) if row.name == "persistent_cache"))
 """
 
 
@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         scaling="import sums\ndef scale(x):\n    return x * sums.total(2)\n",
     )  # fmt: skip
     result.install("sums", "1.0", sums="total = sum.__class__ and (lambda n: n + 1)\n")
-    assert "nothing was kept" in result.run()
+    assert "nothing was stored" in result.run()
     return result
 
 

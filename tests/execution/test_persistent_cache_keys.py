@@ -223,7 +223,7 @@ def test_a_damaged_entry_is_a_miss(program, fresh_cache, damage):
     program.started(PLAIN)
     program.check(X)
     persistent_cache.flush()
-    files = [path for path in (Path(fresh_cache) / "kept").iterdir() if path.is_file()]
+    files = [path for path in (Path(fresh_cache) / "persistent_cache").iterdir() if path.is_file()]
     assert files
     for file in files:
         file.write_bytes(damage(file.read_bytes()))
@@ -240,7 +240,7 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     program.check(X)
     persistent_cache.flush()
     first, second = [
-        path for path in (Path(fresh_cache) / "kept").iterdir() if len(path.name) == 64
+        path for path in (Path(fresh_cache) / "persistent_cache").iterdir() if len(path.name) == 64
     ]
     first_data, second_data = first.read_bytes(), second.read_bytes()
     first.write_bytes(second_data)
@@ -249,14 +249,14 @@ def test_an_entry_of_another_key_is_a_miss(program, fresh_cache):
     assert program.check(X).startswith("miss")
 
 
-def test_nothing_is_kept_where_that_is_switched_off(program, fresh_cache, monkeypatch):
+def test_nothing_is_stored_where_that_is_switched_off(program, fresh_cache, monkeypatch):
     monkeypatch.setenv("TRACER_KEEP", "0")
     program.started(PLAIN)
     with torch.no_grad():
         program.fast(X)
     assert tracer_core.last_compile(program.fast)[0].name == "trace"
     persistent_cache.flush()
-    assert not (Path(fresh_cache) / "kept").exists()
+    assert not (Path(fresh_cache) / "persistent_cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_to_costs_nothing_else(program, monkeypatch):

@@ -97,7 +97,7 @@ def start(tmp_path):
 
 def test_a_program_that_is_started_again_captures_nothing(start):
     imported, first, second = start("here", PROGRAM, PYTHONHASHSEED="1")
-    assert first == "miss: nothing was kept of this function | traces: 1"
+    assert first == "miss: nothing was stored of this function | traces: 1"
     assert second.startswith("miss") and imported != "imported:"
     for folder, seed in (("here", "2"), ("there", "3")):
         imported, first, second = start(folder, PROGRAM, PYTHONHASHSEED=seed)
@@ -139,11 +139,11 @@ SETS = """
 
 
 @pytest.mark.full
-def test_what_differs_between_processes_is_not_kept(start):
+def test_what_differs_between_processes_is_not_stored(start):
     for seed in ("1", "2", "3"):
         (said,) = start("here", SETS, PYTHONHASHSEED=seed)
         if seed == "1":
-            assert said.count("miss: nothing was kept") == 2
+            assert said.count("miss: nothing was stored") == 2
         else:
-            assert said.startswith("miss: graph_0 was not kept: the order of a set differs")
+            assert said.startswith("miss: graph_0 was not stored: the order of a set differs")
             assert "the hash of a text differs between processes" in said

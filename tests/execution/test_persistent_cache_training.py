@@ -225,7 +225,7 @@ def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypat
         def run(x, w):
             return (x * w).sum(), (x + torch.rand(64).sum()) * 2
     """
-    for expected in ("nothing was kept of this function", "does not save those of rand"):
+    for expected in ("nothing was stored of this function", "does not save those of rand"):
         program.started(text, backend=OTHER_RNG)
         gradients_of(program.fast, 0, [0])
         assert expected in cache_status(program.fast)
@@ -260,7 +260,7 @@ def _AdamW(parameters):
 @pytest.mark.parametrize("make", [_SGD, _AdamW])
 def test_whole_steps_are_found(program, make):
     # The first AdamW step makes state: only where a later process makes that step too is its graph
-    # compiled, and kept.
+    # compiled, and stored.
     known = [("miss", 1), ("hit", 0)] if make is _SGD else [("miss", 1), ("hit", 1), ("hit", 0)]
     for expected, n_captures in known:
         module = program.started(MODEL.replace("def run(x):\n        return x\n", "") + STEP)

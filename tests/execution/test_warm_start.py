@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import textwrap
 
@@ -13,6 +12,7 @@ import tracer_core
 from tests.support import torch_server
 from tracer_core.errors import StoredError
 from tracer_core.execution import artifact
+from tracer_core.storage import archive
 
 MODELS = {
     "resnet18": """
@@ -102,28 +102,83 @@ def test_a_file_of_other_code_is_refused(tmp_path):
     first = tracer_core.compile(double)
     first(torch.ones(3))
     tracer_core.save(first, path)
-    document = json.loads(path.read_text().partition("\n")[2])
+    with archive.opened_archive(path, "load", artifact.FORMAT, False) as file:
+        manifest, entries = file.manifest, json.loads(file.read("entries.json"))
 
     def write():
-        content = json.dumps(document)
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        path.write_text(json.dumps({"format": artifact.FORMAT, "sha256": digest}) + "\n" + content)
+        archive.write_archive(path, manifest, {"entries.json": [json.dumps(entries).encode()]})
 
-    document["entries"][0]["code"][0][1] = "0" * 64
+    entries[0]["code"][0][1] = "0" * 64
     write()
     with pytest.raises(StoredError, match="has changed since"):
         tracer_core.load(tracer_core.compile(double), path)
-    document["made_by"]["torch"] = "1.0"
+    manifest["made_by"]["torch"] = "1.0"
     write()
-    with pytest.raises(StoredError, match=r"torch 1\.0"):
+    with pytest.raises(StoredError, match=r"torch was 1\.0 and is"):
+        tracer_core.load(tracer_core.compile(double), path)
+
+
+def refused(path, says):
+    with pytest.raises(StoredError, match=says):
         tracer_core.load(tracer_core.compile(double), path)
 
 
 def test_a_damaged_file_is_refused(tmp_path):
-    path = tmp_path / "double.json"
+    path = tmp_path / "double.tracer"
     path.write_text("{")
-    with pytest.raises(StoredError, match="store the entries again"):
-        tracer_core.load(tracer_core.compile(double), path)
+    refused(path, "is damaged, or is no file of tracer_core: it has 1 bytes")
+    path.unlink()
+    refused(path, "cannot be read")
+    first = tracer_core.compile(double)
+    first(torch.ones(3))
+    tracer_core.save(first, path)
+    data = path.read_bytes()
+    for position in (0, len(data) // 3, len(data) - 200):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        refused(path, "double.tracer is damaged")
+    path.write_bytes(data)
+    assert tracer_core.load(tracer_core.compile(double), path) == 1
+
+
+def test_a_package_is_no_file_of_entries(tmp_path):
+    path = tmp_path / "double.tracer"
+    tracer_core.package(double, (torch.ones(3),), path)
+    refused(path, "has format package 2, this version reads entries")
+    first = tracer_core.compile(double)
+    first(torch.ones(3))
+    tracer_core.save(first, path)
+    with pytest.raises(StoredError, match="has format entries .*, this version reads package"):
+        tracer_core.load_package(path)
+
+
+SIZES, PLACES = frozenset({2, float("inf"), 1j}), {7, 8}
+
+
+def members(x):
+    y = x + len(SIZES) if 1j in SIZES and 7 in PLACES else x - 1
+    return y, SIZES
+
+
+def test_a_function_that_reads_sets_is_stored(tmp_path, monkeypatch):
+    path, x = tmp_path / "members.tracer", torch.ones(3)
+    first = tracer_core.compile(members)
+    first(x)
+    assert tracer_core.save(first, path).left_out == ()
+    for sizes, places in [
+        (SIZES, PLACES),
+        (frozenset({2}), PLACES),
+        (frozenset({1j}), {7}),
+        (SIZES, {8}),
+    ]:
+        monkeypatch.setitem(globals(), "SIZES", sizes)
+        monkeypatch.setitem(globals(), "PLACES", places)
+        tracer_core.reset()
+        second = tracer_core.compile(members)
+        assert tracer_core.load(second, path) == 1
+        for _ in range(2):
+            got, want = second(x), members(x)
+            assert torch.equal(got[0], want[0])
+            assert got[1] is want[1]
 
 
 def mixed(x):

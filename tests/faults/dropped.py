@@ -122,7 +122,7 @@ def measured(count: int, own: int, folder: Path) -> list[dict[str, Any]]:
     import torch
 
     import tracer_core
-    from tracer_core.execution.store import persistent_cache as kept
+    from tracer_core.execution.store import persistent_cache
 
     torch.set_num_threads(1)
     x, w = torch.randn(4, 8), torch.randn(8, requires_grad=True)
@@ -132,7 +132,7 @@ def measured(count: int, own: int, folder: Path) -> list[dict[str, Any]]:
     for number in range(count):
         alive.append(compiled(number, number % every == 0 and number // every < own, x, w, folder))
         if (number + 1) % ALIVE == 0:
-            kept.flush()  # what is dropped before a second of quiet is not kept
+            persistent_cache.flush()  # what is dropped before a second of quiet is not stored
             alive.clear()
             for name in [name for name in sys.modules if name.startswith("dropped_")]:
                 del sys.modules[name]

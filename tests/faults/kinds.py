@@ -368,7 +368,7 @@ def plant_everywhere(bench: Bench, cache: Path) -> None:
             mode, data = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
             library, text = bench.planted()
             path.unlink()
-            if path.parent.name == "kept":
+            if path.parent.name == "persistent_cache":
                 path.write_bytes(with_code(data, text.decode()))
             else:
                 path.write_bytes(library + data[-FOOTER:] if bench.turn % 2 else library)
@@ -376,7 +376,7 @@ def plant_everywhere(bench: Bench, cache: Path) -> None:
 
 
 def with_code(data: bytes, text: str) -> bytes:
-    """Returns a kept document whose entries run other code, with its old footer."""
+    """Returns a stored document whose entries run other code, with its old footer."""
     try:
         document = json.loads(data[:-FOOTER])
     except ValueError:  # damaged before
@@ -393,7 +393,7 @@ def with_code(data: bytes, text: str) -> bytes:
         elif isinstance(item, list):
             stack.extend(item)
     names_alone = isinstance(document, dict)
-    assert changed or names_alone, "the layout of kept entries is another"
+    assert changed or names_alone, "the layout of stored entries is another"
     return json.dumps(document).encode() + data[-FOOTER:]
 
 

@@ -29,7 +29,7 @@ def run(folder: Path, number: int) -> None:
     import torch
 
     import tracer_core
-    from tracer_core.execution.store import persistent_cache as kept
+    from tracer_core.execution.store import persistent_cache
 
     name = f"program_{number}"
     file = folder / f"{name}.py"
@@ -50,7 +50,7 @@ def run(folder: Path, number: int) -> None:
             if train:
                 got, true = (torch.autograd.grad(value.sum(), w)[0] for value in (actual, expected))
                 torch.testing.assert_close(got, true, atol=1e-4, rtol=1e-4)
-    kept.flush()
+    persistent_cache.flush()
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ class Compiled:
         return self.compilation.text
 
     def refused(self) -> list[str]:
-        return [reason for _, _, reason in self.compilation.plan.refusals]
+        return [reason for _, _, reason in self.compilation.plan.reasons]
 
 
 def compiled(

@@ -123,7 +123,7 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     torch.manual_seed(0)
     assert kernel_of(g) is not None
     x = torch.randn(2, g.channels, 13, 11).to(memory_format=torch.channels_last)
-    weight = torch.randn(g.count, g.channels // g.groups, *g.window).to(memory_format=layout)
+    weight = torch.randn(g.count, g.channels // g.groups, *g.kernel_size).to(memory_format=layout)
     bias = torch.randn(g.count)
     rest = (g.stride, g.padding, g.dilation, g.groups)
     eager = F.conv2d(x, weight, bias, *rest)

@@ -9,7 +9,7 @@ import pytest
 import sympy
 import torch
 
-from inductor_backend.codegen.common.op_table import CPP_OPS, KERNEL_OPS
+from inductor_backend.codegen.common.op_table import CPP, KERNEL_OPS
 from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
 from inductor_backend.codegen.cpp.reducers import REDUCERS, column_reducer
 from inductor_backend.codegen.triton.expressions import POINTER_TYPES
@@ -34,7 +34,7 @@ from tests.inductor.reference import GRID_OPS, REFERENCE_OPS
 
 
 def test_every_op_has_cpp_text_and_a_reference():
-    assert set(CPP_OPS) | KERNEL_OPS == set(OPS)
+    assert set(CPP.ops) | KERNEL_OPS == set(OPS)
     assert set(REFERENCE_OPS) | GRID_OPS == set(OPS)
 
 

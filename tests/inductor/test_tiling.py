@@ -43,7 +43,7 @@ def inputs(shapes, dtype=torch.float32):
 
 @pytest.fixture
 def everything_tiled(monkeypatch):
-    monkeypatch.setattr(tiling, "LINES_KEPT", 0)
+    monkeypatch.setattr(tiling, "LINES_IN_CACHE", 0)
 
 
 @pytest.fixture

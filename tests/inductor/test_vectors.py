@@ -246,10 +246,12 @@ def test_gelu_at_the_ends_is_that_of_eager():
 
 
 def test_tiles_are_turned_in_vectors(monkeypatch):
-    monkeypatch.setattr(tiling, "LINES_KEPT", 0)
+    monkeypatch.setattr(tiling, "LINES_IN_CACHE", 0)
     seen = []
-    turns = vectors.turns
-    monkeypatch.setattr(vectors, "turns", lambda load: seen.append(turns(load)) or seen[-1])
+    transposes = vectors.transposes
+    monkeypatch.setattr(
+        vectors, "transposes", lambda load: seen.append(transposes(load)) or seen[-1]
+    )
     for rows, columns in ((16, 16), (47, 33), (150, 211), (128, 300)):
         x, y, z = (
             torch.randn(rows, columns),

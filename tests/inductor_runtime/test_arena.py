@@ -42,9 +42,9 @@ def test_a_view_beyond_the_arena_is_an_error() -> None:
 def test_an_arena_is_reused_only_after_it_was_given_back() -> None:
     pool = ArenaPool(256, VIEWS[:1])
     first, second = pool.take(), pool.take()
-    assert first.address != second.address and pool.made == 2
+    assert first.address != second.address and pool.allocated == 2
     pool.give(first)
-    assert pool.take() is first and pool.made == 2
+    assert pool.take() is first and pool.allocated == 2
 
 
 def assert_never_shared(pools: list[ArenaPool], turns: int) -> None:
@@ -69,7 +69,7 @@ def assert_never_shared(pools: list[ArenaPool], turns: int) -> None:
 def test_threads_never_share_an_arena() -> None:
     pool = ArenaPool(4096, [(0, torch.int64, (512,), (1,), 0)])
     assert_never_shared([pool], 300)
-    assert pool.made <= 4
+    assert pool.allocated <= 4
 
 
 BIG = 3 << 20
@@ -98,7 +98,7 @@ def test_graphs_that_run_one_after_the_other_share_a_block(blocks) -> None:
         assert again.address == second.address and again.views[0].data_ptr() == again.address
         forward.give(again)
         backward.give(backward.take())
-    assert forward.made == 2 and backward.made == 1
+    assert forward.allocated == 2 and backward.allocated == 1
 
 
 def test_calls_that_run_at_once_never_share_a_block(blocks) -> None:

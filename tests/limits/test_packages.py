@@ -9,7 +9,7 @@ from torch import nn
 import tracer_core
 from tests.limits.case import Watched, change
 from tracer_core.errors import StoredError
-from tracer_core.packages import archive  # noqa: F401  (binds the limits)
+from tracer_core.storage import archive  # noqa: F401  (binds the limits)
 
 #: Limit -> (a value that the package keeps, one that it goes beyond).
 LIMITS = {"MAX_PACKAGE_MEMBERS": (16, 1), "MAX_PACKAGE_TEXT_BYTES": (1 << 20, 50)}
@@ -39,5 +39,5 @@ def test_under(package, monkeypatch, name):
 def test_beyond(package, monkeypatch, name):
     path, _ = package
     change(monkeypatch, name, Watched(LIMITS[name][1]))
-    with pytest.raises(StoredError, match="is damaged, or is no package"):
+    with pytest.raises(StoredError, match="is damaged, or is no file"):
         tracer_core.load_package(path)

@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 #: Limit -> (its value in the test, what of the program goes beyond it, what the log says).
 LIMITS: dict[str, tuple[int, dict[str, Any], str]] = {
-    "MAX_PERSISTED_BYTES": (1000, {}, "not kept: "),
+    "MAX_PERSISTED_BYTES": (1000, {}, "not stored: "),
     "MAX_PERSISTED_TENSOR_BYTES": (40, {"size": 11}, "its graph holds constant tensors"),
     "MAX_PERSISTED_ENTRIES": (1, {"words": ["a", "bb"]}, ""),
 }

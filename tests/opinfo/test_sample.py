@@ -36,7 +36,7 @@ def test_a_wrong_kernel_is_found(monkeypatch):
     """The sweep fails where a lowering computes something else."""
     from inductor_backend.codegen.common import op_table
 
-    monkeypatch.setitem(op_table.CPP_OPS, "add", lambda value, a, b: f"{a} - {b}")
+    monkeypatch.setitem(op_table.CPP.ops, "add", lambda value, a, b: f"{a} - {b}")
     result = Row("add", DTYPES["float32"], 1, lambda at: None).run()
     assert result["status"] == "wrong" and result["problems"], result
 

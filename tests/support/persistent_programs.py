@@ -40,7 +40,7 @@ class Program:
         return module
 
     def check(self, *args):
-        """Calls the compiled function and the original; returns what was said about kept entries."""
+        """Calls the compiled function and the original; returns what was said about stored entries."""
         module = sys.modules[self.name]
         with torch.no_grad():
             got, want = self.fast(*args), module.run(*args)
@@ -51,7 +51,7 @@ class Program:
 def cache_status(fast):
     rows = tracer_core.last_compile(fast)
     assert rows, "nothing was looked up"
-    return rows[0].text if rows[0].name == "kept" else ""
+    return rows[0].text if rows[0].name == "persistent_cache" else ""
 
 
 def captures(fast):

@@ -46,7 +46,7 @@ def many(x):
 def wrapped(fn, mode, *inputs, dynamic=False, **options):
     result = compiled(fn, *inputs, dynamic=dynamic, options=InductorOptions(**options)).compilation
     spec = dataclasses.replace(result.spec, mode=mode)
-    return result.runner, graphs.recorded(result.runner, result.gm, spec)
+    return result.runner, graphs.with_cuda_graphs(result.runner, result.gm, spec)
 
 
 def test_the_default_mode_records_many_launches_where_it_pays(device):

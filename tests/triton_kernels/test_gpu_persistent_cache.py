@@ -107,8 +107,8 @@ PROGRAM = '''
             found["quotient"] = [((a - b) / 2e-5).cpu() for a, b in pairs]
     torch.save(found, sys.argv[3])
     rows = tracer_core.last_compile(fast)
-    kept_rows = [row.text for row in rows if row.name == "kept"]
-    print(*kept_rows, "| stages:", *sorted({row.name for row in rows}))
+    stored_rows = [row.text for row in rows if row.name == "persistent_cache"]
+    print(*stored_rows, "| stages:", *sorted({row.name for row in rows}))
 '''
 
 

@@ -102,7 +102,7 @@ def test_both_sides_give_the_whole():
         order.append(inputs[1].item())
         return cut.graph.forward(*inputs)
 
-    run = cut.whole(Runner(device))
+    run = cut.join(Runner(device))
     x, first, second = torch.randn(3), torch.tensor(1.0), torch.tensor(5.0)
     for call in range(1, 3):
         version = first._version
@@ -117,7 +117,7 @@ def test_both_sides_give_the_whole():
 def test_counters_that_nothing_else_reads_are_written_in_place(monkeypatch):
     gm, spec = counted(returned=False)
     cut = split(gm, spec)
-    run = cut.whole(Runner(lambda inputs: cut.graph.forward(*inputs)))
+    run = cut.join(Runner(lambda inputs: cut.graph.forward(*inputs)))
     x, first, second = torch.randn(3), torch.tensor(1.0), torch.tensor(5.0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         (result,) = run([x, first, second])

@@ -263,7 +263,7 @@ def test_what_is_measured_can_run(name, monkeypatch):
         )
 
     def choose(c, choice):
-        ways = choices._ways(c, choice)
+        ways = choices._candidates(c, choice)
         assert list(ways) == ([choices.ATEN] if choice.instead else []) + list(choice.kernels)
         for run in ways.values():
             run()

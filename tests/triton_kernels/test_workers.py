@@ -72,7 +72,7 @@ def here(monkeypatch):
         asked.append(kernel)
         return HERE
 
-    monkeypatch.setattr(compile_workers, "kept", raising(NotPersisted()))
+    monkeypatch.setattr(compile_workers, "compiled_and_stored", raising(NotPersisted()))
     monkeypatch.setattr(compile_workers, "binary_of", compile_here)
     return asked
 
@@ -155,7 +155,7 @@ def test_many_start_processes(workers, here):
 
 
 def test_what_the_cache_has_starts_nothing(workers, here, monkeypatch):
-    monkeypatch.setattr(compile_workers, "kept", lambda *kernel_and_target: HERE)
+    monkeypatch.setattr(compile_workers, "compiled_and_stored", lambda *kernel_and_target: HERE)
     assert build(workers, *[kernel_of(TEXT)] * 2 * MANY) == [HERE] * 2 * MANY
     assert not workers._all and not here
 
@@ -169,10 +169,10 @@ right, wrong, target, worker = kernel_of(TEXT), kernel_of(WRONG), target_of(90),
 def said(build):
     try: build(wrong, target)
     except NotCompiled as error: return error.detail
-try: kept(right, target)
+try: compiled_and_stored(right, target)
 except NotPersisted: print("not kept")
 made = worker.build(right, target)
-print(kept(right, target) == made, binary_of(right, target) == made)
+print(compiled_and_stored(right, target) == made, binary_of(right, target) == made)
 print(said(worker.build) == said(binary_of), "unknown_function" in said(binary_of))
 """
 

@@ -301,8 +301,9 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them"
     text += " ends the graph or runs eagerly"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
-    result = behind.function.persistent_cache
-    kept = (StageRecord("kept", result.seconds, result.found),) if result.found else ()
+    cache = behind.function.persistent_cache
+    looked_up = StageRecord("persistent_cache", cache.seconds, cache.outcome)
+    persisted = (looked_up,) if cache.outcome else ()
     later = (
         StageRecord("background", compilation.seconds, compilation.text, compilation.graph)
         for compilation in behind.function.compilations
@@ -310,7 +311,7 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in data)
     compared = (StageRecord("compared", 0.0, str(verdict)) for verdict in behind.function.verdicts)
     reached = (StageRecord("limit", 0.0, str(crossing)) for crossing in crossings(behind.function))
-    return StageRecords((*missing, *kept, *records, *later, *after, *compared, *reached))
+    return StageRecords((*missing, *persisted, *records, *later, *after, *compared, *reached))
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:

@@ -7,7 +7,6 @@ effects happen.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,11 +15,11 @@ import torch
 
 from tracer_core.autoselect.candidates import CandidatePlan, runs
 from tracer_core.autoselect.choice import BackendChoice
-from tracer_core.compiled_callable import call_object
 from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.stages import records_of
 from tracer_core.execution.capture.result import BreakRecord, Captured
 from tracer_core.execution.compiled_function import CompiledFunction
+from tracer_core.markers import traced_function
 from tracer_core.options import CompileConfig
 from tracer_core.registry.discovery import get
 
@@ -139,14 +138,7 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
         reached = dict.fromkeys((*created.limits, *map(str, crossings(asked))))
         return replace(created, choices=choices, runs=tuple(lines), limits=tuple(reached))
 
-    followed: Callable[..., Any] = function
-    first: tuple[Any, ...] = ()
-    if isinstance(function, torch.nn.Module):
-        followed, first = type(function).__call__, (function,)
-    elif inspect.ismethod(function):
-        followed, first = function.__func__, (function.__self__,)
-    elif not inspect.isfunction(function):
-        followed, first = call_object, (function,)
+    followed, first = traced_function(function)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = CompiledFunction(followed, config)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from tracer_core.compiled_callable import call_object
 from tracer_core.compiled_module import purpose_of, share, unshared
 from tracer_core.errors import OptionError
 
@@ -320,6 +321,15 @@ def uncompiled(fn: Any) -> Any:
         return unshared(fn)
     original = uncompiled(behind.original)
     return original.__get__(fn.__self__) if inspect.ismethod(fn) else original
+
+
+def traced_function(fn: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Returns the function that is traced for a callable, and its arguments before those of a call."""
+    if isinstance(fn, torch.nn.Module):
+        return type(fn).__call__, (fn,)
+    if inspect.ismethod(fn):
+        return fn.__func__, (fn.__self__,)
+    return (fn, ()) if inspect.isfunction(fn) else (call_object, (fn,))
 
 
 def role(fn: Any) -> FunctionRole | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from tracer_core.execution.artifact import StoreReport
-    from tracer_core.packages.load import Package
+    from tracer_core.export.load import Package
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
@@ -124,7 +124,7 @@ def package(
     _demand_key(key)
     if isinstance(architectures, str):
         raise OptionError(f"architectures={architectures!r}: a sequence, ({architectures!r},)")
-    from tracer_core.packages.save import package as implementation  # heavy: the tracer
+    from tracer_core.export.save import package as implementation  # heavy: the tracer
 
     return implementation(
         fn, args, path, kwargs=kwargs or {}, dynamic=dynamic, weights=weights, backend=backend,
@@ -163,7 +163,7 @@ def load_package(
         >>> model(x)
     """
     _demand_key(key)
-    from tracer_core.packages.load import load_package as implementation  # not with this module
+    from tracer_core.export.load import load_package as implementation  # not with this module
 
     return implementation(path, weights=weights, trust=trust, key=key)
 
@@ -200,7 +200,7 @@ def package_library(
     """
     demand_compilable(fn)
     demand_capture("package_library")
-    from tracer_core.packages.library import (
+    from tracer_core.export.library import (
         package_library as implementation,  # heavy: the tracer
     )
 

@@ -17,7 +17,7 @@ import torch
 
 from inductor_backend.kernels import native
 from inductor_backend.runtime.cpp.build import load_binary
-from inductor_backend.runtime.cuda.graphs import recorded
+from inductor_backend.runtime.cuda.graphs import with_cuda_graphs
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
@@ -146,7 +146,7 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     )
     runner = runner_of(load_module(stored["text"], library, constants, spec.name), artifact)
     traits = stored["graph_traits"]
-    return runner if traits is None else recorded(runner, traits, spec)
+    return runner if traits is None else with_cuda_graphs(runner, traits, spec)
 
 
 def _demand_gpu(stored: dict[str, Any]) -> None:

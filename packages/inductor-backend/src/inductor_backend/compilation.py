@@ -38,7 +38,7 @@ class Compilation:
     options: InductorOptions
     sizes: SizeVars
     #: The graph before any rewrite.
-    given: torch.fx.GraphModule
+    original: torch.fx.GraphModule
     program: LoopProgram = field(default_factory=lambda: LoopProgram(""))
     rounded: list[str] = field(default_factory=list)
     not_inlined: list[tuple[str, str]] = field(default_factory=list)

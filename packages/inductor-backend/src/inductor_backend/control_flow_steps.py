@@ -43,26 +43,26 @@ def _scan(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> Ext
     """Returns the call of a loop as C++; as a loop in Python over its compiled step, where the step
     does not run without Python."""
     args: Any = fx.args
-    outer, carried, rows, numbers, length, reverse, _ = node.args
+    outer, carry, rows, numbers, length, reverse, _ = node.args
     of: StepOf = (fx, ((*args[0], *args[1]), args[2], args[3]), args[6])
-    shape = LoopShape(len(outer), len(carried), len(rows), length, reverse)
+    shape = LoopShape(len(outer), len(carry), len(rows), length, reverse)
     loop = _native(c, of, shape, name)
     if isinstance(loop, NativeStep):
-        return _called(c, node, loop, (*outer, *carried, *rows), name)
+        return _called(c, node, loop, (*outer, *carry, *rows), name)
     steps = CompiledSteps(name, (_code(c, of, name),), "steps_of", loop)
-    return replace(node, target=steps, args=(outer, carried, rows, numbers, length, reverse))
+    return replace(node, target=steps, args=(outer, carry, rows, numbers, length, reverse))
 
 
 def _while(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
     """Does `_scan` for a while_loop."""
     args: Any = fx.args
-    more, outer, carried, numbers, _ = node.args
+    more, outer, carry, numbers, _ = node.args
     of: StepOf = (fx, ((*args[1], *args[2]), (), args[3]), args[4])
-    loop = _native(c, of, LoopShape(len(outer), len(carried), 0, None, False), name)
+    loop = _native(c, of, LoopShape(len(outer), len(carry), 0, None, False), name)
     if isinstance(loop, NativeStep):
-        return _called(c, node, loop, (*outer, *carried, more), name)
+        return _called(c, node, loop, (*outer, *carry, more), name)
     steps = CompiledSteps(name, (_code(c, of, name),), "while_of", loop)
-    return replace(node, target=steps, args=(more, outer, carried, numbers))
+    return replace(node, target=steps, args=(more, outer, carry, numbers))
 
 
 def _cond(c: Compilation, node: ExternNode, fx: torch.fx.Node, name: str) -> ExternNode:
@@ -102,7 +102,7 @@ def _step(c: Compilation, of: StepOf, name: str, table: Any, in_loop: bool) -> C
 
 
 def _code(c: Compilation, of: StepOf, name: str) -> str:
-    """Returns the module of a step that Python calls: ATen's products are faster there."""
+    """Returns the module of a step that Python calls: ATen's matmuls are faster there."""
     return stages.run_stages(_step(c, of, name, {}, in_loop=False), "module", first="lower").code
 
 
@@ -121,8 +121,8 @@ def _called(
     c: Compilation, node: ExternNode, step: NativeStep, args: tuple[Any, ...], name: str
 ) -> ExternNode:
     """Returns the call of a loop as C++, with memory for what it carries and for a step."""
-    carried = [c.program.buffers[output] for output in node.outputs[: step.loop.n_live] if output]
-    scratch = [(item.dtype, item.layout) for item in carried]
+    results = [c.program.buffers[output] for output in node.outputs[: step.loop.n_live] if output]
+    scratch = [(tensor.dtype, tensor.layout) for tensor in results]
     scratch.append((torch.uint8, BufferLayout((step.arena,), (1,))))
     names = []
     for number, (dtype, layout) in enumerate(scratch):

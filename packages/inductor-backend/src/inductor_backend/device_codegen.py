@@ -123,19 +123,18 @@ class TritonCodegen(DeviceCodegen):
         return False
 
     def kernels(self, c: Compilation) -> list[Any]:
-        products = [
-            body is not None and group.loops[0].product
+        matmuls = [
+            body is not None and group.loops[0].is_matmul
             for group, body in zip(c.plan.groups, c.bodies, strict=True)
         ]
-        tiles = tiles_of(
-            c, [None if own else body for own, body in zip(products, c.bodies, strict=True)]
-        )
+        bodies = [None if matmul else body for matmul, body in zip(matmuls, c.bodies, strict=True)]
+        tiles = tiles_of(c, bodies)
         result: list[Any] = []
-        for group, body, own, tile in zip(c.plan.groups, c.bodies, products, tiles, strict=True):
+        for group, body, matmul, tile in zip(c.plan.groups, c.bodies, matmuls, tiles, strict=True):
             if body is None:
                 result.append(None)
                 continue
-            if own:
+            if matmul:
                 kernel = matmul_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
             else:
                 kernel = TritonKernelWriter(c.program, body, c.sizes, tile).write()

@@ -55,7 +55,7 @@ def inline_loops(c: Compilation) -> None:
         c.not_inlined = inline(c.program, c.target.triton)
 
 
-def absorb_epilogues(c: Compilation) -> None:
+def fuse_call_epilogues(c: Compilation) -> None:
     """Moves loops into the calls of ATen whose results they read."""
     if c.options.fuse:
         c.fused = fuse_extern_epilogues(c.program, c.sizes)
@@ -121,17 +121,17 @@ def replicate_repeats(c: Compilation) -> None:
         )
         c.replication = f"{size}: four are lowered"
     except NotEqual as reason:
-        full = _whole(c)
+        full = _full_graph(c)
         for part in fields(Compilation):
             setattr(c, part.name, getattr(full, part.name))
         c.replication = f"{size}: all are lowered, because {reason}"
 
 
-def _whole(c: Compilation) -> Compilation:
+def _full_graph(c: Compilation) -> Compilation:
     assert c.outline is not None
-    full = stages.start(c.outline.whole, c.spec, c.stages)
+    full = stages.start(c.outline.full, c.spec, c.stages)
     full = replace(
-        full, given=c.given, wraps=c.wraps, frozen=c.frozen, aot_standalone=c.aot_standalone
+        full, original=c.original, wraps=c.wraps, frozen=c.frozen, aot_standalone=c.aot_standalone
     )
     return stages.run_stages(full, "kernels", first=c.resume_stage)
 
@@ -139,7 +139,7 @@ def _whole(c: Compilation) -> Compilation:
 def verify_replication(c: Compilation) -> None:
     """Compares the replicated program with that of the whole graph."""
     if c.outline is not None:
-        full = _whole(c)
+        full = _full_graph(c)
         same_plans((c.program, c.plan, c.kernels), (full.program, full.plan, full.kernels))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 #: Modes that capture every graph on a CUDA device, whether or not capturing pays.
-RECORDED_MODES = frozenset({"reduce-overhead", "max-autotune"})
+CAPTURED_MODES = frozenset({"reduce-overhead", "max-autotune"})
 
 
 #: How 16-bit floats round inside a kernel. ``"fused"``: only where a discontinuous operation reads

@@ -26,7 +26,7 @@ from inductor_backend.passes.lstm import pack_layers
 from inductor_backend.passes.native_operators import with_native_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
 from inductor_backend.passes.weight_packing import with_native_kernels
-from inductor_backend.runtime.cuda.graphs import recorded
+from inductor_backend.runtime.cuda.graphs import with_cuda_graphs
 from inductor_backend.runtime.module_runner import ModuleRunner
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
@@ -38,7 +38,7 @@ PIPELINE = (
     _rewrite("cpu_scalars", rewrites.split_host_side, "cuda"),
     _rewrite("causal_mask", rewrites.rewritten(with_causal_masks), "cuda"),
     _rewrite("pad_matmul", rewrites.rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),
-    _rewrite("repeated_subgraphs", rewrites.cut_repeats),
+    _rewrite("repeated_subgraphs", rewrites.outline_repeats),
     _rewrite("constant_folding", rewrites.rewritten(with_folded_constants), "cpu"),
     _rewrite("attention", rewrites.rewritten(with_native_attention), "cpu"),
     _rewrite("native_operators", rewrites.rewritten(with_native_operators), "cpu", aot_standalone=True),
@@ -50,13 +50,13 @@ PIPELINE = (
     _rewrite("fuse_epilogues", rewrites.frozen(fuse_epilogues), "cpu", frozen=True),
     _rewrite("constant_subgraph", rewrites.constant_subgraph, "cpu", frozen=True),
     _rewrite("weight_packing", rewrites.rewritten(with_native_kernels), "cpu"),
-    _rewrite("repeated_packed_subgraphs", rewrites.cut_late_repeats, "cpu"),
+    _rewrite("repeated_packed_subgraphs", rewrites.outline_late_repeats, "cpu"),
     Stage("prebuild", rewrites.prebuild, "cpu"),
     Stage("lower", kernels.lower_graph, "any", kernels.verify_program, lambda c: printer.program(c.program)),
     Stage("loops", control_flow_steps.compile_steps, "cpu", kernels.verify_program, control_flow_steps.loop_reasons),
     Stage("rounding", kernels.round_loads, "any", kernels.verify_program, lambda c: "\n".join(c.rounded)),
     Stage("inline", kernels.inline_loops, "any", kernels.verify_program, lambda c: printer.inlined(c.program, c.not_inlined)),
-    Stage("epilogue", kernels.absorb_epilogues, "cpu", kernels.verify_program, lambda c: "\n".join(c.fused)),
+    Stage("epilogue", kernels.fuse_call_epilogues, "cpu", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("scatter", kernels.scatter_atomically, "cuda"),
     Stage("split", kernels.split_long_reductions, "cuda", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("matmul", matmul.choose_matmuls, "cuda", kernels.verify_program,
@@ -89,7 +89,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     if matmul.depends_on_settings(c):
         runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c))
     if c.target.device.type == "cuda":
-        runner = recorded(runner, c.given, c.spec)
+        runner = with_cuda_graphs(runner, c.original, c.spec)
     wrapped: Runner = replace(runner, channels_last=frozenset(c.program.channels_last))
     for wrap in reversed(c.wraps):
         wrapped = wrap(wrapped)
@@ -99,7 +99,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 def _in_the_same_layout(first: Compilation) -> ModuleRunner:
     """Recompiles the graph for other settings. The backward relies on the layout of the first
     runner's results."""
-    c = start(first.given, first.spec)
+    c = start(first.original, first.spec)
     c.channels_last_outputs = first.program.channels_last_outputs
     runner = stages.run_stages(c, first="lower").runner
     assert runner is not None

@@ -23,15 +23,15 @@ BACKEND = Backend(
     modes=MappingProxyType(
         {
             "default": (
-                "fused kernels, operators as PyTorch has them; on CUDA devices graphs are recorded"
+                "fused kernels, operators as PyTorch has them; on CUDA devices graphs are captured"
                 " (cudagraphs-backend) where timed calls show that it pays"
             ),
             "reduce-overhead": (
-                "on CUDA devices, all graphs are recorded and replayed (cudagraphs-backend); else"
+                "on CUDA devices, all graphs are captured and replayed (cudagraphs-backend); else"
                 " the same"
             ),
             "max-autotune": (
-                "reduce-overhead, with own products, convolutions and launch configurations where"
+                "reduce-overhead, with native matmuls, convolutions and launch configurations where"
                 " they were measured to be quicker on CUDA devices; else the same as default"
             ),
             "max-autotune-no-cudagraphs": "max-autotune without recordings",

@@ -35,27 +35,27 @@ def split_host_side(c: Compilation) -> None:
     """Moves numbers that the host computes out of the graph."""
     split = cpu_scalars.split(c.gm, c.spec)
     if split is not None:
-        c.gm = c.given = split.graph
+        c.gm = c.original = split.graph
         c.spec = split.spec
-        c.wraps.append(split.whole)
+        c.wraps.append(split.join)
 
 
-def cut_repeats(c: Compilation) -> None:
+def outline_repeats(c: Compilation) -> None:
     """Outlines repeated subgraphs. Packed convolutions fuse the nodes around them, so with packing
     this happens later. On GPUs such graphs are lowered whole: all instances determine the
     convolutions' memory format, and equal matmuls are measured once anyway."""
     c.outline_late = not c.target.triton and (bool(c.spec.constants) or pays_anywhere(c.gm, c.spec))
     if not c.outline_late and not (c.target.triton and matmul.tuned(c)):
-        _cut(c, resume_stage="constant_folding")
+        _outline(c, resume_stage="constant_folding")
 
 
-def cut_late_repeats(c: Compilation) -> None:
+def outline_late_repeats(c: Compilation) -> None:
     """Outlines repeated subgraphs of graphs with packed weights."""
     if c.outline_late:
-        _cut(c, resume_stage="prebuild")
+        _outline(c, resume_stage="prebuild")
 
 
-def _cut(c: Compilation, resume_stage: str) -> None:
+def _outline(c: Compilation, resume_stage: str) -> None:
     if any(node.target in loop_rules() for node in c.gm.graph.nodes):
         return  # a loop is written for one call
     repeats = find_repeats(c.gm.graph) if fusion_fuel() is None else None

@@ -38,7 +38,7 @@ def cuda_raw_stream(device: int) -> int:
 
 
 def tf32_allowed(convolution: bool) -> bool:
-    """Whether products (or convolutions) of float32 on CUDA may round to TF32 now."""
+    """Whether matmuls (or convolutions) of float32 on CUDA may round to TF32 now."""
     import torch
 
     return bool(

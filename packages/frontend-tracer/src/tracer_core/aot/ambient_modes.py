@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.contract.runner import RunFunction
 
 
@@ -25,3 +26,16 @@ def inside(context: Callable[[], Any], run: RunFunction) -> RunFunction:
             return run(inputs)
 
     return run_inside
+
+
+def uncast(device: torch.device, run: RunFunction) -> RunFunction:
+    """Wraps `run` so that an ambient autocast does not cast again."""
+    kind = device.type
+
+    def without_autocast(inputs: list[Any]) -> Sequence[Any]:
+        if not torch.is_autocast_enabled(kind):
+            return run(inputs)
+        with torch_private.autocast_off():
+            return run(inputs)
+
+    return without_autocast

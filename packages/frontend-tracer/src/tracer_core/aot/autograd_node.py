@@ -129,19 +129,6 @@ class AutogradStep:
     device: torch.device
 
 
-def uncast(device: torch.device, run: RunFunction) -> RunFunction:
-    """Wraps `run` so that an ambient autocast does not cast again."""
-    kind = device.type
-
-    def without_autocast(inputs: list[Any]) -> Sequence[Any]:
-        if not torch.is_autocast_enabled(kind):
-            return run(inputs)
-        with torch_private.autocast_off():
-            return run(inputs)
-
-    return without_autocast
-
-
 class Backwards(Protocol):
     """The backwards of one graph. full: for all tangents."""
 

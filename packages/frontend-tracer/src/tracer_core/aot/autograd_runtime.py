@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.ambient_modes import uncast
 from tracer_core.aot.aten_recorder import memory_order
 from tracer_core.aot.autograd_node import (
     Backward,
@@ -27,7 +28,6 @@ from tracer_core.aot.autograd_node import (
     autograd_function,
     items,
     node_step,
-    uncast,
 )
 from tracer_core.aot.ddp_backward import Replicas
 from tracer_core.aot.ddp_buckets import Part

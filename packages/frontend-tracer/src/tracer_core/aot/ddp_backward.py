@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.autograd_node import AutogradStep, Backward, Run, uncast
+from tracer_core.aot.ambient_modes import uncast
+from tracer_core.aot.autograd_node import AutogradStep, Backward, Run
 from tracer_core.aot.ddp_buckets import Part, split, wanted_parts
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import TracerError

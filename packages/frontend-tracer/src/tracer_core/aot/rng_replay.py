@@ -65,12 +65,6 @@ class RngReplayNode:
     dtype: str = ""
     order: tuple[int, ...] = ()
 
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> RngReplayNode:
-        """Returns a draw from the fields that ``dataclasses.asdict`` gave."""
-        sequences = {name: tuple(row[name]) for name in ("saved", "no_tensors", "order")}
-        return cls(**{**row, **sequences})
-
 
 class RngReplay(DispatchMode):
     """A mode in which operators that draw return what they have drawn before. Mutable.

@@ -7,7 +7,6 @@ whose code has changed since, is rejected with the reason; so is each entry that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -18,23 +17,26 @@ import torch
 
 from tracer_core import markers
 from tracer_core.contract.version import __version__
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.errors import StoredError
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.execution.store.describe import NotPortable
-from tracer_core.execution.store.find import Finder
+from tracer_core.execution.store.describe import Finder, NotPortable
+from tracer_core.execution.store.distributions import differing
 from tracer_core.execution.store.reader import entry_from_json
 from tracer_core.execution.store.writer import entry_to_json
-from tracer_core.storage.private_file import open_private, replace_file
+from tracer_core.storage.archive import opened_archive, write_archive
 
-FORMAT = 13
+FORMAT = "entries 14"
+_ENTRIES = "entries.json"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """Lists the names of the entries that were written (stored) and (name, reason) of the others
-    (left_out)."""
+    """Which cache entries `save` has written."""
 
+    #: The names of the entries that were written.
     stored: tuple[str, ...]
+    #: (Name, reason) of the others.
     left_out: tuple[tuple[str, str], ...]
 
 
@@ -60,12 +62,12 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
         except NotPortable as error:
             left_out.append((record.name, str(error)))
     entries += [item.json for item in function.loaded]
-    content = json.dumps({"made_by": _versions(function), "entries": entries}, indent=1)
-    head = json.dumps({"format": FORMAT, "sha256": hashlib.sha256(content.encode()).hexdigest()})
-    replace_file(path, [f"{head}\n{content}".encode()])
+    manifest = {"format": FORMAT, "made_by": _versions(function)}
+    write_archive(path, manifest, {_ENTRIES: [json.dumps(entries, indent=1).encode()]})
     return StoreReport(tuple(entry["name"] for entry in entries), tuple(left_out))
 
 
+@collector_paused()
 def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) -> int:
     """Adds the cache entries stored at `path` to `compiled` and returns their number.
 
@@ -76,34 +78,16 @@ def load(compiled: Any, path: str | os.PathLike[str], *, trust: bool = False) ->
     another function or backend, or if code that was followed has changed since.
     """
     function = _compiled_function(compiled)
-    document = _read(path, trust)
-    entries = document["entries"]
-    here = _versions(function)
-    for what, value in document["made_by"].items():
-        if here.get(what) != value:
-            raise StoredError(
-                f"{path} was made with {what} {value}, here it is {here.get(what)}; store it again"
-            )
+    with opened_archive(path, "load", FORMAT, trust) as archive:
+        differs = differing(archive.manifest["made_by"], _versions(function))
+        entries = json.loads(archive.read(_ENTRIES))
+    if differs:
+        raise StoredError(f"{path}: {differs} since it was stored; store it again")
     finder = Finder(str(path), function.function)
     loaded = [entry_from_json(entry, function.config, finder) for entry in entries]
     for item in loaded:
         function.insert(item)
     return len(loaded)
-
-
-def _read(path: str | os.PathLike[str], trust: bool) -> dict[str, Any]:
-    try:
-        with open_private(path, trust, "load") as file:
-            first, _, content = file.read().partition(b"\n")
-        head = json.loads(first)
-        if head["format"] != FORMAT:
-            raise StoredError(f"{path}: format {head['format']}, this version reads {FORMAT}")
-        if head["sha256"] != hashlib.sha256(content).hexdigest():
-            raise ValueError("its checksum is wrong")
-        document: dict[str, Any] = json.loads(content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoredError(f"{path} cannot be read ({error}); store the entries again") from error
-    return document
 
 
 def _compiled_function(compiled: Any) -> CompiledFunction:

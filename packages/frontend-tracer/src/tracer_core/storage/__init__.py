@@ -1,3 +1,3 @@
-"""Files that outlive a process: the cache folder and its entries; parameters whose memory was
+"""Files that outlive a process: the cache folder and its entries, archives; parameters whose memory was
 released.
 """

@@ -6,7 +6,7 @@ with another one, written by another user or made for another machine is reporte
 appears whole or not at all (one atomic rename). ELF loaders ignore what follows an image, so that
 the file of a library can be loaded as it is.
 
-The store is kept below TRACER_CACHE_LIMIT: what was not used for longest is removed. With
+The size of the store stays below TRACER_CACHE_LIMIT: what was not used for longest is removed. With
 TRACER_STORE it asks a fleet's store for what it does not have (`tracer_core.storage.fleet`).
 """
 
@@ -274,14 +274,16 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What is kept. folder; size: bytes of all files; limit: bytes, above which what was not used
-    for longest is removed; entries: kind -> (number of files, bytes); problem: why the folder cannot
-    be used, or None."""
+    """What is in the cache."""
 
     folder: Path
+    #: Bytes of all files.
     size: int
+    #: Bytes above which what was not used for longest is removed.
     limit: int
+    #: Kind -> (number of files, bytes).
     entries: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: Why the folder cannot be used, or None.
     problem: str | None = None
 
 
@@ -294,7 +296,7 @@ class _File:
 
 
 def info() -> CacheInfo:
-    """Returns what is kept in the cache folder."""
+    """Returns what is in the cache folder."""
     limit = env().cache_limit
     try:
         root = cache_folder()
@@ -308,13 +310,13 @@ def info() -> CacheInfo:
 
 
 def clear() -> int:
-    """Removes everything that is kept, of all kinds, and returns the bytes freed. What a process has
+    """Removes all entries, of all kinds, and returns the bytes freed. What a process has
     loaded stays loaded. Raises CacheLocationError if the folder is not this user's own."""
     return _remove(_files(cache_folder()))
 
 
 def prune(limit: int | None = None) -> int:
-    """Removes what was not used for longest until at most `limit` bytes are kept (by default
+    """Removes what was not used for longest until at most `limit` bytes are left (by default
     TRACER_CACHE_LIMIT), and what killed processes have left; returns the bytes freed. Raises
     CacheLocationError if the folder is not this user's own."""
     return _prune(cache_folder(), env().cache_limit if limit is None else limit)

@@ -81,8 +81,8 @@ def build_all(c: Compilation, choices: Sequence[TunedChoice]) -> None:
         return
     by_key = {_key(c, choice): choice for choice in choices}
     missing = {
-        key: item
-        for key, item in by_key.items()
+        key: choice
+        for key, choice in by_key.items()
         if measurement.stored(key, c.target.device) is None
     }
     specifications = [
@@ -100,7 +100,9 @@ def choose(c: Compilation, choice: TunedChoice) -> str:
         return ATEN
     key = _key(c, choice)
     try:
-        return measurement.chosen(key, c.target.device, lambda: _ways(c, choice), choice.what())
+        return measurement.chosen(
+            key, c.target.device, lambda: _candidates(c, choice), choice.what()
+        )
     except torch.OutOfMemoryError:
         logger().warning("%s: not measured, there is no memory for it", choice.what())
         return ATEN
@@ -135,38 +137,38 @@ def layout_hint(c: Compilation, layout: BufferLayout) -> tuple[tuple[int, ...], 
     return tuple(map(c.sizes.hint, layout.sizes)), tuple(map(c.sizes.hint, layout.strides))
 
 
-def _ways(c: Compilation, choice: TunedChoice) -> dict[str, Callable[[], None]]:
+def _candidates(c: Compilation, choice: TunedChoice) -> dict[str, Callable[[], None]]:
     memory = _Memory(c, choice.program)
-    ways: dict[str, Callable[[], None]] = {}
+    candidates: dict[str, Callable[[], None]] = {}
     if choice.instead is not None:
         call, beside = choice.instead
-        rest = None if beside is None else memory.ways({ATEN: beside})[ATEN]
-        ways[ATEN] = memory.operator(call, rest)
-    result = memory.ways(choice.kernels)
-    return {**ways, **_trusted(result, choice.kernels, memory.storages)}
+        rest = None if beside is None else memory.candidates({ATEN: beside})[ATEN]
+        candidates[ATEN] = memory.operator(call, rest)
+    result = memory.candidates(choice.kernels)
+    return {**candidates, **_verified(result, choice.kernels, memory.storages)}
 
 
-def _trusted(
-    ways: Mapping[str, Callable[[], None]], kernels: Kernels, storages: Mapping[str, torch.Tensor]
+def _verified(
+    runs: Mapping[str, Callable[[], None]], kernels: Kernels, storages: Mapping[str, torch.Tensor]
 ) -> dict[str, Callable[[], None]]:
     """Drops the kernels whose results differ from those of the first, plainest kernel. Only kernels
     with tensor descriptors or persistent loops are verified: those features are young in Triton."""
     basic, *others = kernels
     young = [
-        name for name in others if name in ways and (kernels[name].matrices or kernels[name].most)
+        name for name in others if name in runs and (kernels[name].matrices or kernels[name].most)
     ]
     if not young:
-        return dict(ways)
-    if basic not in ways:
-        return {name: run for name, run in ways.items() if name not in young}
+        return dict(runs)
+    if basic not in runs:
+        return {name: run for name, run in runs.items() if name not in young}
     written = [storages[kernels[basic].pointers[number]] for number in kernels[basic].written]
-    before = [item.clone() for item in written]
+    before = [tensor.clone() for tensor in written]
 
     def results(name: str) -> list[torch.Tensor]:
-        ways[name]()
-        result = [item.clone() for item in written]
-        for item, old in zip(written, before, strict=True):
-            item.copy_(old)
+        runs[name]()
+        result = [tensor.clone() for tensor in written]
+        for tensor, old in zip(written, before, strict=True):
+            tensor.copy_(old)
         return result
 
     expected = results(basic)
@@ -175,7 +177,7 @@ def _trusted(
         logger().warning(
             "%s: %s gives other results than %s and is left out", kernels.first().label, name, basic
         )
-    return {name: run for name, run in ways.items() if name not in wrong}
+    return {name: run for name, run in runs.items() if name not in wrong}
 
 
 def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -218,8 +220,8 @@ class _Memory:
             self.storages[name] = result
         return self.storages[name]
 
-    def ways(self, kernels: Mapping[str, TritonKernel]) -> dict[str, Callable[[], None]]:
-        ways = {}
+    def candidates(self, kernels: Mapping[str, TritonKernel]) -> dict[str, Callable[[], None]]:
+        candidates = {}
         described = _specifications(self.c, kernels)
         for name, kernel in measurement.loaded(described, self.c.target.device).items():
             written = kernels[name]
@@ -230,10 +232,10 @@ class _Memory:
                 (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride)
                 for m in written.matrices
             ]
-            ways[name] = measurement.launch(
+            candidates[name] = measurement.launch(
                 kernel, described[name][1], arguments, matrices, self.c.target.device
             )
-        return ways
+        return candidates
 
     def operator(self, call: ExternNode, rest: Callable[[], None] | None) -> Callable[[], None]:
         arguments = [self._operand(value) for value in call.args]
@@ -253,5 +255,5 @@ class _Memory:
             storage = self.storage(self.program.buffers[value.buffer].storage)
             return storage.as_strided(sizes, strides, hint(layout.offset))
         if isinstance(value, (list, tuple)):
-            return [self._operand(item) for item in value]
+            return [self._operand(element) for element in value]
         return hint(value) if hasattr(value, "free_symbols") else value

@@ -124,8 +124,8 @@ def _best(shapes: Sequence[Shape], work: Work, device: Device, most: int) -> lis
         and shape[1] <= max(2 * work.columns, 32)
         and shape[4] * (shape[0] + shape[1]) * shape[2] * work.width <= SHARED
     ]
-    kept = sorted(fitting, key=lambda shape: _expected(shape, work, device))[:most]
-    return [shape for shape in fitting if shape in kept]
+    fastest = sorted(fitting, key=lambda shape: _expected(shape, work, device))[:most]
+    return [shape for shape in fitting if shape in fastest]
 
 
 def _blocks(rows: int, columns: int, work: Work) -> int:

@@ -61,7 +61,7 @@ def choose_matmuls(c: Compilation) -> None:
     plan = Fusion(trial, c.sizes).run()
     choices = []
     for group, needed in readers_outside(trial, plan.groups):
-        if group.loops and group.loops[0].product:
+        if group.loops and group.loops[0].is_matmul:
             call = calls[group.loops[0].name]
             try:
                 choices.append((call, *_possible(c, trial, group, needed, call)))
@@ -146,7 +146,7 @@ def _candidates(c: Compilation, trial: LoopProgram, body: KernelBody) -> list[Bl
     work = Work(
         c.sizes.hint(rows.numel),
         c.sizes.hint(columns.numel),
-        c.sizes.hint(writer.left_tile.axes[1].numel),
+        c.sizes.hint(writer.terms.numel),
         math.prod(c.sizes.hint(writer.nest.sizes[loop]) for loop in writer.batch),
         operands.itemsize,
         writer.bulk_operands(),
@@ -159,12 +159,12 @@ def _rest(
 ) -> TritonKernel | None:
     """Returns the kernel that the operator would need for the rest of the fused group; a lone bias
     needs none."""
-    product, *others = group.loops
-    if all(node.origin == product.origin for node in others) or group.domain is None:
+    matmul, *others = group.loops
+    if all(node.origin == matmul.origin for node in others) or group.domain is None:
         return None
     outer = group.domain.outer
     nodes = [replace(node, sizes=outer, reduced=(False,) * len(outer)) for node in others]
-    (name,) = product.stores[0].buffers
+    (name,) = matmul.stores[0].buffers
     buffers = dict(trial.buffers)
     buffers[name] = replace(buffers[name], dtype=trial.operands[name])
     program = replace(trial, buffers=buffers)
@@ -203,7 +203,7 @@ def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:
 def has_float32_matmuls(c: Compilation) -> bool:
     return any(
         isinstance(node, LoopNode)
-        and node.product
+        and node.is_matmul
         and c.program.operands[node.writes[0]] == torch.float32
         for node in c.program.nodes
     )

@@ -14,7 +14,7 @@ from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.size_source import size_expression
 from inductor_backend.kernels import attention, conv1x1, packed_weights, winograd
-from inductor_backend.kernels.packed_ops import geometry
+from inductor_backend.kernels.packed_ops import geometry, name_of
 from inductor_backend.kernels.selection import Operand, is_last_only
 from inductor_backend.kernels.small_gemm import EPILOGUES, form
 
@@ -47,6 +47,16 @@ class NativeCall:
             int(is_last_only(Operand(tensor.layout.sizes, tensor.layout.strides, dtype)))
             for tensor, dtype in zip(tensors, dtypes, strict=True)
         ]
+
+
+def native_launch(
+    program: LoopProgram, node: ExternNode, address: Callable[[Strided], str], form: str
+) -> Launch:
+    """Returns the launch of the hand-written kernel for an operator call. form: see
+    `KernelChoice.form`."""
+    (name,) = node.writes
+    result = Strided(name, program.buffers[name].layout)
+    return NATIVE_CALLS[form or name_of(node.target)](NativeCall(program, node, address, result))
 
 
 def call_source(launcher: str, numbers: Sequence[str | Expr]) -> str:
@@ -84,7 +94,7 @@ def _blocked(call: NativeCall) -> Launch:
 
 
 def _batch(call: NativeCall) -> Launch:
-    """Returns the launch of one product of a batch, whose number is `BATCH`."""
+    """Returns the launch of one matmul of a batch, whose number is `BATCH`."""
     a, b = call.node.args
     (_, m, k), n = a.layout.sizes, b.layout.sizes[2]
     addresses = [_of_batch(call, value) for value in (a, b, call.result)]
@@ -95,8 +105,8 @@ def _batch(call: NativeCall) -> Launch:
 
 def _of_batch(call: NativeCall, operand: Strided) -> str:
     """Returns the address of a matrix of a batch."""
-    step = operand.layout.strides[0] * call.program.buffers[operand.buffer].dtype.itemsize
-    return f"{call.address(operand)} + {BATCH} * {size_expression(step)}"
+    stride = operand.layout.strides[0] * call.program.buffers[operand.buffer].dtype.itemsize
+    return f"{call.address(operand)} + {BATCH} * {size_expression(stride)}"
 
 
 def _after_operands(call: NativeCall) -> list[str | Expr]:
@@ -164,7 +174,7 @@ def _packed_weight_convolution(call: NativeCall) -> Launch:
     batch, _, height, width = x.layout.sizes
     sizes = (batch, height, width, *call.result.layout.sizes[2:])
     name, values = packed_weights.call(
-        geometry(numbers), sizes, call.node.epilogue, call.node.final, contiguous
+        geometry(numbers), sizes, call.node.epilogue, call.node.last_epilogue, contiguous
     )
     tensors = call.addresses(x, weight, bias, call.node.residual, call.result)
     return name, [*tensors, *values, *call.addresses(scale)]
@@ -172,10 +182,12 @@ def _packed_weight_convolution(call: NativeCall) -> Launch:
 
 def _packed_weight_linear(call: NativeCall) -> Launch:
     x, weight, bias, count = call.node.args
-    residual, epilogue, final = call.node.residual, call.node.epilogue, call.node.final
+    node, residual = call.node, call.node.residual
     (m, k), ldx = x.layout.sizes, x.layout.strides[0]
     ldr = 0 if residual is None else residual.layout.strides[0]
-    values = packed_weights.linear_call(m, k, count, ldx, count, ldr, epilogue, final)
+    values = packed_weights.linear_call(
+        m, k, count, ldx, count, ldr, node.epilogue, node.last_epilogue
+    )
     tensors = call.addresses(x, weight, bias, residual, call.result)
     return packed_weights.dense_launcher(count), [*tensors, *values, 0]
 
@@ -201,8 +213,8 @@ def _attention(call: NativeCall) -> Launch:
     inputs = None
     if mask is not None:  # the same for all of a dimension where it has one element
         pairs = zip(mask.layout.sizes, mask.layout.strides, strict=True)
-        steps = [0 if size == 1 else stride for size, stride in pairs]
-        inputs = [*[0] * (4 - len(steps)), *steps]
+        of_mask = [0 if size == 1 else stride for size, stride in pairs]
+        inputs = [*[0] * (4 - len(of_mask)), *of_mask]
     numbers = attention.numbers(query, key, value[3], strides, inputs, scale, causal, empty)
     return "run_attention", [*call.addresses(*tensors, mask, call.result), *numbers]
 

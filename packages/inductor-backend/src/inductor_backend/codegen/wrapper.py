@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from inductor_backend.codegen.common.module import Run
-from inductor_backend.codegen.common.writer import CodeWriter, literal, plain
-from inductor_backend.codegen.native_calls import NATIVE_CALLS, NativeCall, call_source
+from inductor_backend.codegen.common.writer import CodeWriter, comment_text, literal
+from inductor_backend.codegen.native_calls import call_source, native_launch
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import (
@@ -177,7 +177,7 @@ class Wrapper:
         if isinstance(value, Strided):
             return self.tensor(value, exactly)
         if isinstance(value, (list, tuple)):
-            return "[" + ", ".join(self.operand(item) for item in value) + "]"
+            return "[" + ", ".join(self.operand(element) for element in value) + "]"
         return constant_source(value)
 
     def target(self, node: ExternNode, overload: str = "") -> str:
@@ -229,13 +229,10 @@ class Wrapper:
             return buffer.storage
         return f"{buffer.storage}.data_ptr() + {size_source(skip)}"
 
-    def own(self, node: ExternNode) -> None:
+    def native(self, node: ExternNode) -> None:
         """Writes a call of a hand-written kernel, which writes into the arena or a fresh output."""
-        (name,) = node.writes
-        result = Strided(name, self.program.buffers[name].layout)
-        launcher, numbers = NATIVE_CALLS[self.choices[node.name].form or name_of(node.target)](
-            NativeCall(self.program, node, self.address, result)
-        )
+        form = self.choices[node.name].form
+        launcher, numbers = native_launch(self.program, node, self.address, form)
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
         self.natives[launcher] = None
         self.body.line(call_source(launcher, numbers))
@@ -263,8 +260,8 @@ class Wrapper:
             steps = node.target
             codes = ", ".join(map(literal, steps.codes))
             self.definitions[f"{steps.name} = {steps.run}({steps.name!r}, {codes})"] = None
-        if self.choices[node.name].kind is KernelKind.OWN:
-            self.own(node)
+        if self.choices[node.name].kind is KernelKind.NATIVE:
+            self.native(node)
             return
         arguments = [self.operand(value, node.target in _LAYOUT_BY_STRIDES) for value in node.args]
         arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
@@ -336,7 +333,7 @@ class Wrapper:
         calls = sum(len(step.run.called) for step in steps if step.run is not None)
         operators = sum(step.extern is not None for step in steps)
         return (
-            f"{plain(name)}: {calls} fused kernels ({kernels} different), {operators} operator"
+            f"{comment_text(name)}: {calls} fused kernels ({kernels} different), {operators} operator"
             " calls."
         )
 
@@ -391,7 +388,7 @@ class Wrapper:
             self._close_arena(out)
             if self.expects:
                 out.line("unchecked = False")
-            results = ", ".join(self._output(item) for item in self.program.outputs)
+            results = ", ".join(self._output(output) for output in self.program.outputs)
             out.line(f"return [{results}]")
 
     def _take_inputs(self, out: CodeWriter, more: Sequence[str] = ()) -> None:
@@ -428,12 +425,12 @@ class Wrapper:
         if self.views:
             out.line(", ".join(self.view_names.values()) + ", = arena.views")
 
-    def _output(self, item: Any) -> str:
-        if isinstance(item, Strided):
-            return _view_text(self.program.buffers[item.buffer], item.layout)
-        if isinstance(item, str):
-            return item
-        return constant_source(item)
+    def _output(self, output: Any) -> str:
+        if isinstance(output, Strided):
+            return _view_text(self.program.buffers[output.buffer], output.layout)
+        if isinstance(output, str):
+            return output
+        return constant_source(output)
 
     def _main(self, out: CodeWriter) -> None:
         """Writes random inputs and a timing, for a module that is run alone."""
@@ -464,14 +461,14 @@ class Wrapper:
 
 def _view_text(buffer: Buffer, layout: BufferLayout) -> str:
     """Returns a strided view of a tensor that has separate storage."""
-    own = buffer.layout
+    stored = buffer.layout
     if (
         buffer.storage == buffer.name
-        and len(own.sizes) == 2
-        and layout.offset == own.offset
-        and layout.sizes == own.sizes[::-1]
+        and len(stored.sizes) == 2
+        and layout.offset == stored.offset
+        and layout.sizes == stored.sizes[::-1]
     ):
-        if same_strides(layout, own.strides[::-1]):
+        if same_strides(layout, stored.strides[::-1]):
             return f"{buffer.name}.t()"
     base = f"as_strided({buffer.storage}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}"
     if layout.offset == 0:

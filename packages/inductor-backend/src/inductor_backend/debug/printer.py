@@ -44,19 +44,19 @@ def statements(stores: Sequence[Store]) -> list[str]:
     return lines
 
 
-def node(item: Node) -> str:
-    where = f"  # {item.origin.op} {item.origin.user_frame}"
-    if isinstance(item, ExternNode):
-        kind = "fallback" if item.fallback else "extern"
+def node(written: Node) -> str:
+    where = f"  # {written.origin.op} {written.origin.user_frame}"
+    if isinstance(written, ExternNode):
+        kind = "fallback" if written.fallback else "extern"
         return (
-            f"{item.name}: {kind} {item.target}({item.args}, {item.kwargs}) ->"
-            f" {item.outputs}{where}"
+            f"{written.name}: {kind} {written.target}({written.args}, {written.kwargs}) ->"
+            f" {written.outputs}{where}"
         )
-    assert isinstance(item, LoopNode)
+    assert isinstance(written, LoopNode)
     loops = ", ".join(
-        f"{s}{'*' if r else ''}" for s, r in zip(item.sizes, item.reduced, strict=True)
+        f"{s}{'*' if r else ''}" for s, r in zip(written.sizes, written.reduced, strict=True)
     )
-    return "\n    ".join([f"{item.name}: for [{loops}]{where}", *statements(item.stores)])
+    return "\n    ".join([f"{written.name}: for [{loops}]{where}", *statements(written.stores)])
 
 
 def program(p: LoopProgram) -> str:
@@ -66,15 +66,15 @@ def program(p: LoopProgram) -> str:
         for b in p.buffers.values()
     ]
     return "\n".join(
-        [*lines, "", *(node(item) for item in p.nodes), "", f"outputs: {p.outputs}", ""]
+        [*lines, "", *(node(each) for each in p.nodes), "", f"outputs: {p.outputs}", ""]
     )
 
 
-def inlined(p: LoopProgram, refusals: Sequence[tuple[str, str]]) -> str:
+def inlined(p: LoopProgram, reasons: Sequence[tuple[str, str]]) -> str:
     return (
         program(p)
         + "\nnot inlined:\n"
-        + "\n".join(f"  {name}: {why}" for name, why in refusals)
+        + "\n".join(f"  {name}: {why}" for name, why in reasons)
         + "\n"
     )
 
@@ -86,7 +86,7 @@ def plan(p: FusionPlan) -> str:
         members = ", ".join(f"{n.name} ({n.origin.op})" for n in group.nodes)
         lines.append(f"group {number} {'extern' if group.extern else group.domain}: {members}")
     lines += ["", "refused:"] + [
-        f"  {node} into the group of {first}: {why}" for node, first, why in p.refusals
+        f"  {node} into the group of {first}: {why}" for node, first, why in p.reasons
     ]
     return "\n".join(lines) + "\n"
 
@@ -94,11 +94,11 @@ def plan(p: FusionPlan) -> str:
 def externs(p: LoopProgram, choices: Mapping[str, KernelChoice]) -> str:
     """Prints which kernel each operator call uses, and why."""
     lines = []
-    for item in p.nodes:
-        if isinstance(item, ExternNode):
-            choice = choices[item.name]
+    for extern in p.nodes:
+        if isinstance(extern, ExternNode):
+            choice = choices[extern.name]
             lines.append(
-                f"{item.name}: {item.target} -> {choice.kind.text} ({choice.reason}) epilogue {item.epilogue}"
+                f"{extern.name}: {extern.target} -> {choice.kind.text} ({choice.reason}) epilogue {extern.epilogue}"
             )
     return "\n".join(lines) + "\n"
 

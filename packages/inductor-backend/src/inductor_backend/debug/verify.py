@@ -53,7 +53,7 @@ def _loop_problem(p: LoopProgram, node: LoopNode) -> str | None:
         return None
     for store in node.stores:
         problem = _store_problem(p, store)
-        if problem is None and store.plain and any(node.reduced[i] for i in _used(store)):
+        if problem is None and store.is_assignment and any(node.reduced[i] for i in _used(store)):
             problem = "stores a value of a reduced variable without reducing it"
         if problem is None and store.combine is not None:
             problem = _shared_places(node, store)
@@ -214,9 +214,9 @@ def written_over(
     )
 
     life = lives(touched_storages(p, plan.groups, kernels))
-    kept = {p.buffers[name].storage for name in p.output_names}
+    outputs = {p.buffers[name].storage for name in p.output_names}
     for name, operand in over.items():
-        if operand in kept or life[operand].last != life[name].first:
+        if operand in outputs or life[operand].last != life[name].first:
             raise VerifyError(f"{name} is written over {operand}, which is used later")
 
 
@@ -228,9 +228,9 @@ def memory(
 
     life = lives(touched_storages(p, plan.groups, kernels))
     ranges = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
-    placed = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
-    for at, (name, start, stop) in enumerate(placed):
-        for other, first, last in placed[at + 1 :]:
+    intervals = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
+    for at, (name, start, stop) in enumerate(intervals):
+        for other, first, last in intervals[at + 1 :]:
             apart = life[name].last < life[other].first or life[other].last < life[name].first
             if not apart and start < last and first < stop:
                 raise VerifyError(f"memory plan: {name} and {other} overlap while both are alive")

@@ -26,8 +26,8 @@ def instance_of(node: Any) -> tuple[int, int] | None:
 
 def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     """Yields the fake tensors that a node reads and returns."""
-    for item in (node, *node.all_input_nodes):
-        value = item.meta.get("val")
+    for source in (node, *node.all_input_nodes):
+        value = source.meta.get("val")
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, torch.Tensor):
                 yield part

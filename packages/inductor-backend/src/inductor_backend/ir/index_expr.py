@@ -348,8 +348,8 @@ def recombine(index: Index) -> Index:
             continue
         base, partner = atom.base, FloorDiv(atom.base, atom.divisor)
         if len(base.terms) == 1 and base.const == 0:
-            ((inner, item),) = base.terms.items()
-            if isinstance(inner, FloorDiv) and item == 1:
+            ((inner, scale),) = base.terms.items()
+            if isinstance(inner, FloorDiv) and scale == 1:
                 partner = FloorDiv(inner.base, simplify(inner.divisor * atom.divisor))
         if index.terms.get(partner) == simplify(coefficient * atom.divisor):
             rest = {a: c for a, c in index.terms.items() if a is not atom and a != partner}

@@ -99,7 +99,7 @@ class Store:
     atomic: bool = False
 
     @property
-    def plain(self) -> bool:
+    def is_assignment(self) -> bool:
         """Tells whether the store is neither a reduction nor a scan nor a scatter."""
         return self.reduce is None and self.scan is None and self.combine is None
 
@@ -126,7 +126,7 @@ class LoopNode:
     inlined: tuple[Origin, ...] = ()
     #: The one store sums products of a value of rows and a value of columns, for a kernel of its
     #: own (`schedule/matmul_loops.py`).
-    product: bool = False
+    is_matmul: bool = False
     _loads: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -144,7 +144,7 @@ class LoopNode:
         """Tells whether a store reduces, scans or scatters, so that the reduced variables must be
         kept.
         """
-        return not all(store.plain for store in self.stores)
+        return not all(store.is_assignment for store in self.stores)
 
     def loads(self) -> tuple[Value, ...]:
         """Returns every load of the body, those inside index expressions included; cached, because
@@ -201,12 +201,12 @@ class ExternNode:
     #: Whether it has a side effect (random numbers), so that its order among such nodes is kept.
     sequential: bool = False
     #: It has no lowering. The epilogue (native matmuls only): epilogue, an activation of the
-    #: result; residual, a tensor added after it; final, an activation after that.
+    #: result; residual, a tensor added after it; last_epilogue, an activation after that.
     fallback: bool = False
     after: tuple[str, ...] = ()
     epilogue: str = "none"
     residual: Strided | None = None
-    final: str = "none"
+    last_epilogue: str = "none"
     #: The mutated input, whose memory the output shares.
     in_place: str | None = None
     _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
@@ -218,11 +218,11 @@ class ExternNode:
     def tensors(self) -> Iterator[Strided]:
         stack: list[Any] = [*self.args, *self.kwargs.values(), self.residual]
         while stack:
-            item = stack.pop()
-            if isinstance(item, Strided):
-                yield item
-            elif isinstance(item, (list, tuple)):
-                stack.extend(item)
+            argument = stack.pop()
+            if isinstance(argument, Strided):
+                yield argument
+            elif isinstance(argument, (list, tuple)):
+                stack.extend(argument)
 
     def reads(self) -> frozenset[str]:
         if self._reads is None:

@@ -77,9 +77,9 @@ def make(name: str, *args: Value, attr: Any = None) -> Value:
     if name == "round_to" and args[0].name == name and args[0].attr == attr:
         return args[0]
     if name == "round_to" and args[0].name == "constant":
-        number, kept = args[0].attr
-        rounded = torch.tensor(number, dtype=kept).to(attr).item()
-        return make("constant", attr=(rounded, kept))
+        number, dtype = args[0].attr
+        rounded = torch.tensor(number, dtype=dtype).to(attr).item()
+        return make("constant", attr=(rounded, dtype))
     key = (name, args, attr) if name != "constant" else (name, attr, str(attr[0]), type(attr[0]))
     result = _INTERNED.get(key)
     if result is not None:

@@ -13,7 +13,7 @@ import torch
 #: (why loops do not compute them, aten overloads). A name that this torch does not have is left out.
 _GROUPS: tuple[tuple[str, str], ...] = (
     (
-        "a product or convolution: oneDNN, MKL and native kernels are tuned for it",
+        "a matmul or convolution: oneDNN, MKL and native kernels are tuned for it",
         """
         mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
         addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype

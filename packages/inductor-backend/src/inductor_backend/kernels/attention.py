@@ -49,7 +49,7 @@ def numbers(
     batch, heads, rows, depth = query
     factor = 1 / math.sqrt(depth) if scale is None else scale
     bits = struct.unpack("<i", struct.pack("<f", factor))[0]
-    apart = [stride for item in strides for stride in item[:3]]
+    apart = [stride for of_tensor in strides for stride in of_tensor[:3]]
     return [
         batch,
         heads,
@@ -79,7 +79,7 @@ def attention(
     sizes = (*query.shape[:3], value.shape[3])
     out = torch.empty_strided(sizes, result_strides(sizes))
     inputs = None if mask is None else mask.expand(*query.shape[:3], key.shape[2]).stride()
-    tensors = [item if item.stride(3) == 1 else item.contiguous() for item in (query, key, value)]
+    tensors = [x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value)]
     strides = [tensor.stride() for tensor in (*tensors, out)]
     native.function("run_attention")(
         *tensors, 0 if mask is None else mask, out,

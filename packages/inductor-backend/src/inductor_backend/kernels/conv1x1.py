@@ -18,10 +18,10 @@ from inductor_backend.kernels import native
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
     """Returns whether the kernel is fastest for a convolution between `channels` and `count`
-    channels on images of size `image`, or one of its gradients. how: window, stride, padding,
+    channels on images of size `image`, or one of its gradients. how: kernel_size, stride, padding,
     dilation."""
-    window, stride, padding, _ = (tuple(item) for item in how)
-    if (window, stride, padding) != ((1, 1), (1, 1), (0, 0)):
+    kernel_size, stride, padding, _ = (tuple(pair) for pair in how)
+    if (kernel_size, stride, padding) != ((1, 1), (1, 1), (0, 0)):
         return False
     pixels = image[0] * image[1]  # in blocks of 64, where padding costs as much as pixels
     return min(channels, count) >= 32 and pixels >= 64 and 8 * (-pixels % 64) <= pixels

@@ -177,7 +177,7 @@ def why_not_in_cpp(query: Any, key: Any, value: Any, buffers: Any, flex: Any) ->
     tensors."""
     if query.dtype not in DTYPES or {query.dtype, key.dtype, value.dtype} != {query.dtype}:
         return f"{query.dtype}, {key.dtype} and {value.dtype}"
-    widths = [item.shape[3] for item in (query, value)]
+    widths = [tensor.shape[3] for tensor in (query, value)]
     if not all(isinstance(size, int) for size in (*widths, query.shape[1], key.shape[1])):
         return "heads of a symbolic size"
     if max(widths) > MAX_HEAD_WIDTH:

@@ -117,7 +117,7 @@ def _unit(text: str) -> Unit:
 
 def units_of(launchers: Iterable[str]) -> list[Unit]:
     """Returns the translation units of these functions, each once."""
-    texts = dict.fromkeys(text for item in launchers for text in FAMILIES[FAMILY_OF[item]][0])
+    texts = dict.fromkeys(text for name in launchers for text in FAMILIES[FAMILY_OF[name]][0])
     return [_unit(text) for text in texts]
 
 

@@ -31,8 +31,8 @@ def name_of(target: Any) -> str:
 
 def geometry(numbers: Sequence[Any]) -> Geometry:
     """Returns the geometry from a graph node's arguments: see `numbers_of`."""
-    channels, count, window, stride, padding, dilation, groups, tiled = numbers
-    pairs = [(int(a), int(b)) for a, b in (window, stride, padding, dilation)]
+    channels, count, kernel_size, stride, padding, dilation, groups, tiled = numbers
+    pairs = [(int(a), int(b)) for a, b in (kernel_size, stride, padding, dilation)]
     return Geometry(
         int(channels), int(count), pairs[0], pairs[1], pairs[2], pairs[3], int(groups), bool(tiled)
     )
@@ -40,7 +40,7 @@ def geometry(numbers: Sequence[Any]) -> Geometry:
 
 def numbers_of(g: Geometry) -> list[Any]:
     """Returns a geometry as the arguments of a graph node."""
-    pairs = [list(pair) for pair in (g.window, g.stride, g.padding, g.dilation)]
+    pairs = [list(pair) for pair in (g.kernel_size, g.stride, g.padding, g.dilation)]
     return [g.channels, g.count, *pairs, g.groups, g.tiled]
 
 
@@ -61,10 +61,10 @@ def convolution(
     numbers: Sequence[Any],
     epilogue: str = "none",
     residual: torch.Tensor | None = None,
-    final: str = "none",
+    last_epilogue: str = "none",
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Computes ``final(epilogue(convolution(x, weight) * scale + bias) + residual)``,
+    """Computes ``last_epilogue(epilogue(convolution(x, weight) * scale + bias) + residual)``,
     channels-last;
     scale: one per channel."""
     last = torch.channels_last
@@ -77,7 +77,7 @@ def convolution(
         g,
         before=epilogue,
         residual=inputs,
-        after=final,
+        after=last_epilogue,
         scale=scale,
     )
 
@@ -89,12 +89,12 @@ def linear(
     count: int,
     epilogue: str = "none",
     residual: torch.Tensor | None = None,
-    final: str = "none",
+    last_epilogue: str = "none",
 ) -> torch.Tensor:
-    """Computes ``final(epilogue(x @ weight + bias) + residual)`` with x [M, K]."""
+    """Computes ``last_epilogue(epilogue(x @ weight + bias) + residual)`` with x [M, K]."""
     inputs = None if residual is None else residual.contiguous()
     return packed_weights.linear(
-        x.contiguous(), weight, count, bias, before=epilogue, residual=inputs, after=final
+        x.contiguous(), weight, count, bias, before=epilogue, residual=inputs, after=last_epilogue
     )
 
 

@@ -32,7 +32,7 @@ class Geometry:
 
     channels: int
     count: int
-    window: tuple[int, int]
+    kernel_size: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
@@ -42,13 +42,13 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        return self.window[0] * self.window[1]
+        return self.kernel_size[0] * self.kernel_size[1]
 
     @property
     def bordered(self) -> bool:
         """Returns whether it reads a copy of its input with a border (see `FEW_CHANNELS`); such a
         convolution also takes contiguous input."""
-        few = self.groups == 1 and self.channels < FEW_CHANNELS and self.window[1] > 1
+        few = self.groups == 1 and self.channels < FEW_CHANNELS and self.kernel_size[1] > 1
         return few and self.dilation[1] == 1
 
 
@@ -60,7 +60,7 @@ def kernel_of(g: Geometry) -> str:
             return "conv_few_channels"
         return "winograd" if g.tiled else "dense"
     inside, outside = g.channels // g.groups, g.count // g.groups
-    kh, kw = g.window
+    kh, kw = g.kernel_size
     if inside == outside == 1:
         taken = kw in (3, 5, 7) and kh <= 16 and g.stride[1] in (1, 2) and g.dilation[1] == 1
         return "depthwise" if taken and g.channels >= lanes() else "dense"
@@ -81,7 +81,7 @@ def for_result(g: Geometry, batch: int, height: int, width: int) -> Geometry:
     """Returns the geometry whose kernel is fastest for results of these sizes; it is correct for
     all sizes."""
     tiles = batch * -(-height // 2) * -(-width // 2)
-    fits = g.groups == 1 and (g.window, g.stride, g.dilation) == ((3, 3), (1, 1), (1, 1))
+    fits = g.groups == 1 and (g.kernel_size, g.stride, g.dilation) == ((3, 3), (1, 1), (1, 1))
     fits = fits and g.channels % lanes() == 0 and g.channels >= 32 and g.count % (2 * lanes()) == 0
     worth = tiles >= TILES and batch * height * width >= PIXELS_OF_A_TILE * tiles
     return replace(g, tiled=True) if fits and worth else g
@@ -123,7 +123,7 @@ def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
                 return False
             steps *= size
         return True
-    return len(sizes) == 2 or 1 in g.window or strides[2] == sizes[3] * strides[3]
+    return len(sizes) == 2 or 1 in g.kernel_size or strides[2] == sizes[3] * strides[3]
 
 
 def packer(g: Geometry) -> str:
@@ -144,7 +144,7 @@ def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tupl
     if packer(g) == "pack_conv_small_groups":
         return packer(g), [g.count, inside, g.taps]
     if kernel == "conv_few_channels":
-        return packer(g), [g.count, inside, *g.window]
+        return packer(g), [g.count, inside, *g.kernel_size]
     if kernel == "winograd":
         return packer(g), [g.count, inside, strides[0], strides[1], 1]
     tap = 1 if len(sizes) == 2 else strides[3] if sizes[3] > 1 else strides[2]
@@ -164,7 +164,7 @@ def convolution(
 ) -> torch.Tensor:
     """Convolves a channels-last x; residual is channels-last like the result."""
     batch, _, height, width = x.shape
-    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = g.window, g.stride, g.padding, g.dilation
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = g.kernel_size, g.stride, g.padding, g.dilation
     oh = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
     ow = (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
     out = torch.empty(batch, oh, ow, g.count)
@@ -175,34 +175,35 @@ def convolution(
 
 
 def call(
-    g: Geometry, sizes: Sequence[Any], before: str, after: str, planes: bool = False
+    g: Geometry, sizes: Sequence[Any], before: str, after: str, contiguous: bool = False
 ) -> tuple[str, list[Any]]:
     """Returns (launcher, its scalar arguments after x, packed weight, bias, residual and result;
-    the scale follows). planes: x is contiguous, not channels-last; only where `Geometry.bordered`.
+    the scale follows). contiguous: x is contiguous, not channels-last; only where `Geometry.bordered`.
     """
     batch, height, width, oh, ow = sizes
     inside = g.channels // g.groups
     kernel = kernel_of(g)
-    own = inside if kernel == "dense" else g.channels
+    channels = inside if kernel == "dense" else g.channels
     name = launcher(g)
-    window = [batch, own, height, width, *g.window, *g.stride, *g.padding, *g.dilation, oh, ow]
+    image = [batch, channels, height, width]
+    shape = [*image, *g.kernel_size, *g.stride, *g.padding, *g.dilation, oh, ow]
     epilogues = [EPILOGUES[before], EPILOGUES[after]]
-    border = 0 if not g.bordered else 1 if planes else 2
+    border = 0 if not g.bordered else 1 if contiguous else 2
     if kernel == "conv_few_channels":
-        return name, [*window, g.count, *epilogues, border]
+        return name, [*shape, g.count, *epilogues, border]
     if kernel == "dense":
         count = g.count // g.groups
-        return name, [*window, count, g.channels, g.count, g.count, g.groups, *epilogues, border]
+        return name, [*shape, count, g.channels, g.count, g.count, g.groups, *epilogues, border]
     if kernel in ("conv_small_groups", "grouped"):
-        return name, [*window, g.count, *epilogues, inside]
-    return name, [*window, g.count, *epilogues]
+        return name, [*shape, g.count, *epilogues, inside]
+    return name, [*shape, g.count, *epilogues]
 
 
 def launcher(g: Geometry) -> str:
     """Returns the name of the kernel's function."""
     kernel = kernel_of(g)
     if kernel == "depthwise":
-        return f"run_depthwise_{g.window[1]}"
+        return f"run_depthwise_{g.kernel_size[1]}"
     if kernel == "conv_few_channels":
         return f"run_conv_few_channels_{g.stride[1]}"
     if kernel == "winograd":
@@ -225,8 +226,8 @@ def linear_call(
 ) -> list[Any]:
     """Returns the scalar arguments of `call` for a matmul: one image of one line. ldx, ldo, ldr:
     row strides."""
-    window = [1, k, 1, m, 1, 1, 1, 1, 0, 0, 1, 1, 1, m]
-    return [*window, n, ldx, ldo, ldr, 1, EPILOGUES[before], EPILOGUES[after], 0]
+    shape = [1, k, 1, m, 1, 1, 1, 1, 0, 0, 1, 1, 1, m]
+    return [*shape, n, ldx, ldo, ldr, 1, EPILOGUES[before], EPILOGUES[after], 0]
 
 
 def linear(

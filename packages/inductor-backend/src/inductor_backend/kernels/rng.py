@@ -29,18 +29,18 @@ def bernoulli(sizes: Sequence[int], p: float) -> torch.Tensor:
     while True:
         state = generator.get_state()
         before = state.clone()
-        drawn = _draw(state, sizes, p)
+        mask = _bernoulli(state, sizes, p)
         # else another thread drew random numbers meanwhile: retry
         if torch.equal(generator.get_state(), before):
             generator.set_state(state)
-            return drawn
+            return mask
 
 
-def _draw(state: torch.Tensor, sizes: Sequence[int], p: float) -> torch.Tensor:
+def _bernoulli(state: torch.Tensor, sizes: Sequence[int], p: float) -> torch.Tensor:
     """Draws the values from a generator's state, which it advances."""
-    drawn = torch.empty(sizes, dtype=torch.bool)
-    native.function("run_bernoulli")(state, drawn, drawn.numel(), math.ceil(p * (1 << _BITS)))
-    return drawn
+    mask = torch.empty(sizes, dtype=torch.bool)
+    native.function("run_bernoulli")(state, mask, mask.numel(), math.ceil(p * (1 << _BITS)))
+    return mask
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def same_stream(dtype: torch.dtype) -> bool:
         torch.empty(single, dtype=torch.int32).random_(generator=generator)
         state = generator.get_state()
         expected = torch.empty(1500, dtype=dtype).bernoulli_(p, generator=generator)
-        same = torch.equal(_draw(state, (1500,), p), expected.bool())
+        same = torch.equal(_bernoulli(state, (1500,), p), expected.bool())
         if not (same and torch.equal(state, generator.get_state())):
             return False
     return True

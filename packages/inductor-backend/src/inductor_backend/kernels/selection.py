@@ -60,7 +60,7 @@ class KernelKind(enum.Enum):
     """Which code computes an operator. Each row has its name, `fills` and `is_native`."""
 
     #: A hand-written kernel.
-    OWN = "native", True, True
+    NATIVE = "native", True, True
     #: A kernel that is generated with the graph's own.
     GENERATED = "generated", True, True
     #: A loop in C++ over a compiled step.
@@ -104,7 +104,7 @@ class KernelChoice:
     symbolic: bool = False
 
 
-#: Products of matrices.
+#: Matrix multiplications.
 MATMULS = frozenset({aten.mm.default, aten.addmm.default})
 
 _EPILOGUES = frozenset(small_gemm.EPILOGUES)
@@ -117,9 +117,9 @@ def function_in(
     return KernelChoice(getattr(module, name), f"{module.__name__}:{name}", kind, reason, **rest)
 
 
-def _own(name: str, reason: str, form: str = "") -> KernelChoice:
+def _native(name: str, reason: str, form: str = "") -> KernelChoice:
     traits: dict[str, Any] = {"epilogues": _EPILOGUES, "residual": True, "form": form}
-    return function_in(small_gemm, name, KernelKind.OWN, reason, **traits)
+    return function_in(small_gemm, name, KernelKind.NATIVE, reason, **traits)
 
 
 def aten_choice(target: Any, reason: str) -> KernelChoice:
@@ -166,7 +166,7 @@ def _is_weight(operand: Operand) -> bool:
 
 
 def _mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
-    return _product(target, None, args[0], args[1], hint)
+    return _matmul(target, None, args[0], args[1], hint)
 
 
 def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
@@ -175,10 +175,10 @@ def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Kern
     bias = args[0]
     if len(bias.sizes) != 1 or bias.strides[0] != 1 or bias.sizes[0] != args[2].sizes[1]:
         return aten_choice(target, "the bias is not one dense row")
-    return _product(target, bias, args[1], args[2], hint)
+    return _matmul(target, bias, args[1], args[2], hint)
 
 
-def _product(
+def _matmul(
     target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]
 ) -> KernelChoice:
     if not _all_float32(bias, a, b):
@@ -187,18 +187,20 @@ def _product(
     n = hint(b.sizes[1])
     suffix = "addmm" if bias is not None else "mm"
     if 1 in a.strides and 1 in b.strides and _blocked_is_faster(m, k, n):
-        return _own(f"blocked_{suffix}", f"{m} rows: operands are packed block by block", "blocked")
+        return _native(
+            f"blocked_{suffix}", f"{m} rows: operands are packed block by block", "blocked"
+        )
     if not (_dense_rows(a) and _is_weight(b)):
         return aten_choice(target, "operands are not dense")
     if _native_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
-        return _own(suffix, f"{m} rows: weights are read once")
+        return _native(suffix, f"{m} rows: weights are read once")
     return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
 
 
 def native_matmul(
     target: Any, args: Sequence[Any], hint: Callable[[Any], int]
 ) -> KernelChoice | None:
-    """Returns the hand-written kernel for a product, however few multiplications it has; None where
+    """Returns the hand-written kernel for a matmul, however few multiplications it has; None where
     the operands have none. For calls from native code, where ATen's overhead is Python's."""
     bias, a, b = args if len(args) == 3 else (None, *args)
     suffix = "mm" if bias is None else "addmm"
@@ -208,25 +210,27 @@ def native_matmul(
     if len(args) not in (2, 3) or not biased or not _all_float32(bias, a, b):
         return None
     if _dense_rows(a) and _is_weight(b):
-        return _own(suffix, "a product in a loop")
+        return _native(suffix, "a matmul in a loop")
     if 1 in a.strides and 1 in b.strides:
-        return _own(f"blocked_{suffix}", "a product in a loop", "blocked")
+        return _native(f"blocked_{suffix}", "a matmul in a loop", "blocked")
     return None
 
 
 def native_kernel(
     target: Any, args: Sequence[Any], hint: Callable[[Any], int]
 ) -> KernelChoice | None:
-    """Returns the hand-written kernel for a batch of products or a plain convolution, of whatever
+    """Returns the hand-written kernel for a batch of matmuls or a 2-D convolution, of whatever
     sizes; None where the operands have none. For graphs that are to need no ATen."""
     rule = _ANYWHERE.get(target)
     return None if rule is None else rule(target, args, hint)
 
 
-def _own_batch(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice | None:
+def _native_batch(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice | None:
     a, b = args
     fits = _all_float32(a, b) and 1 in a.strides[1:] and 1 in b.strides[1:]
-    return _own("blocked_bmm", "a product a matrix", "batch") if fits else None
+    return _native("blocked_bmm", "a matmul for each matrix", "batch") if fits else None
 
 
 def _native_convolution(
@@ -236,7 +240,7 @@ def _native_convolution(
     simple = len(x.sizes) == 4 and not transposed and groups == 1 and _all_float32(x, weight, bias)
     if not simple or not (_is_image(x) and _is_image(weight)):
         return None
-    return _own("convolution", "no other kernel of ours takes it")
+    return _native("convolution", "no other kernel of ours takes it")
 
 
 def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
@@ -246,7 +250,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
     if not _all_float32(x, weight, bias):
         return aten_choice(target, "not float32")
     if len(x.sizes) != 4 or transposed or groups != 1:
-        return aten_choice(target, "not a plain 2-D convolution")
+        return aten_choice(target, "not a simple 2-D convolution")
     if not (_is_image(x) and _is_image(weight)):
         return aten_choice(target, "operands are not dense")
     batch, channels, height, width = (hint(size) for size in x.sizes)
@@ -269,7 +273,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
         return _conv1x1("convolution")
     form = small_gemm.form(pixels, oh * ow, count, kh * kw, contiguous)
     if form is not None and pixels * depth * count >= SMALL_MATMUL and depth >= 16:
-        return _own("convolution", f"{pixels} output pixels: {form}")
+        return _native("convolution", f"{pixels} output pixels: {form}")
     return aten_choice(target, f"{pixels} output pixels: oneDNN's is the fastest")
 
 
@@ -282,7 +286,7 @@ def _convolution_backward(
     if sum(map(bool, mask)) != 1 or mask[2]:
         return aten_choice(target, "several gradients in one call")
     if not _all_float32(dy, x, weight) or len(x.sizes) != 4 or transposed or groups != 1:
-        return aten_choice(target, "not a plain 2-D convolution of float32")
+        return aten_choice(target, "not a simple 2-D convolution of float32")
     if not all(_is_image(operand) for operand in (dy, x, weight)):
         return aten_choice(target, "operands are not dense")
     batch, count, oh, ow = (hint(size) for size in dy.sizes)
@@ -303,20 +307,20 @@ def _convolution_backward(
         return aten_choice(target, "small")
     if small_gemm.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
         reason = f"{pixels} pixels: weights as they lie"
-        return function_in(small_gemm, "convolution_backward", KernelKind.OWN, reason)
+        return function_in(small_gemm, "convolution_backward", KernelKind.NATIVE, reason)
     return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
 
 
 def _winograd(name: str) -> KernelChoice:
     reason = "fewer multiplications (Winograd)"
     return function_in(
-        winograd, name, KernelKind.OWN, reason, form="winograd_planes", symbolic=True
+        winograd, name, KernelKind.NATIVE, reason, form="winograd_planes", symbolic=True
     )
 
 
 def _conv1x1(name: str) -> KernelChoice:
-    reason = "a product an image"
-    return function_in(conv1x1, name, KernelKind.OWN, reason, form="conv1x1", symbolic=True)
+    reason = "a matmul for each image"
+    return function_in(conv1x1, name, KernelKind.NATIVE, reason, form="conv1x1", symbolic=True)
 
 
 def _is_contiguous(operand: Operand) -> bool:
@@ -356,26 +360,26 @@ def is_last_only(operand: Operand) -> bool:
 
 
 def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
-    return function_in(packed_ops, "pack", KernelKind.OWN, "a weight that is no constant")
+    return function_in(packed_ops, "pack", KernelKind.NATIVE, "a weight that is no constant")
 
 
 def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoice]:
     traits: dict[str, Any] = {"epilogues": _PACKED_EPILOGUES, "residual": True}
-    choice = function_in(packed_ops, name, KernelKind.OWN, "packed weights", **traits)
+    choice = function_in(packed_ops, name, KernelKind.NATIVE, "packed weights", **traits)
     return lambda target, args, hint: choice
 
 
 def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "packed weights stay in each thread's cache"
-    return function_in(packed_ops, "lstm", KernelKind.OWN, reason)
+    return function_in(packed_ops, "lstm", KernelKind.NATIVE, reason)
 
 
 def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "scores stay in the cache"
-    return function_in(packed_ops, "attention", KernelKind.OWN, reason, symbolic=True)
+    return function_in(packed_ops, "attention", KernelKind.NATIVE, reason, symbolic=True)
 
 
-def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
+def _bernoulli(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "torch's own stream, in vectors"
     return KernelChoice(target, f"{rng.__name__}:{target.__name__}", KernelKind.PYTHON, reason)
 
@@ -393,7 +397,7 @@ COPY = function_in(
 _PACKED_EPILOGUES = frozenset(packed_weights.EPILOGUES)
 
 #: operator -> rule for `native_kernel`.
-_ANYWHERE = {aten.bmm.default: _own_batch, aten.convolution.default: _native_convolution}
+_ANYWHERE = {aten.bmm.default: _native_batch, aten.convolution.default: _native_convolution}
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
 RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoice]] = {
@@ -406,7 +410,7 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoi
     packed_ops.pack: _pack,
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,
-    rng.bernoulli: _drawn,
+    rng.bernoulli: _bernoulli,
     collectives.wait: lambda target, args, hint: WAIT,
     linear_algebra.checked: lambda target, args, hint: CHECK,
     strided_copy.copy: lambda target, args, hint: COPY,

@@ -65,7 +65,7 @@ def addmm(
     stride, bias [N] dense, residual [M,N] with dense rows. float32."""
     row, column = b.stride()
     layout, ldw = (_NK, column) if row == 1 else (_KN, row)
-    return _product(
+    return _matmul(
         "run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, epilogue, residual, out
     )
 
@@ -80,12 +80,12 @@ def blocked_addmm(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`addmm` for many rows: a and b may be transposed (each has one unit stride)."""
-    return _product(
+    return _matmul(
         "run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, epilogue, residual, out
     )
 
 
-def _product(
+def _matmul(
     launcher: str,
     operands: tuple[torch.Tensor | int, ...],
     bias: torch.Tensor | None,
@@ -114,10 +114,10 @@ def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
 
 
 def blocked_bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Computes ``torch.bmm(a, b)``, a product a matrix: see `blocked_addmm`."""
+    """Computes ``torch.bmm(a, b)``, a matmul for each matrix: see `blocked_addmm`."""
     out = torch.empty((a.shape[0], a.shape[1], b.shape[2]))
-    for item, other, result in zip(a, b, out, strict=True):
-        blocked_mm(item, other, out=result)
+    for left, right, result in zip(a, b, out, strict=True):
+        blocked_mm(left, right, out=result)
     return out
 
 

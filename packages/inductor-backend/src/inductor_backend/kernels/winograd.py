@@ -22,11 +22,11 @@ from inductor_backend.limits import MAX_WINOGRAD_WEIGHTS
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
     """Returns whether the kernel is fastest for a convolution from `channels` to `count` channels
-    whose result has the size `image`, or its input's gradient. how: window, stride, padding,
+    whose result has the size `image`, or its input's gradient. how: kernel_size, stride, padding,
     dilation."""
-    window, stride, padding, dilation = (tuple(item) for item in how)
+    kernel_size, stride, padding, dilation = (tuple(pair) for pair in how)
     if (
-        (window, stride, dilation) != ((3, 3), (1, 1), (1, 1))
+        (kernel_size, stride, dilation) != ((3, 3), (1, 1), (1, 1))
         or max(padding) > 2
         or min(padding) < 0
     ):
@@ -49,7 +49,7 @@ def numbers(
     strides."""
     batch, channels, height, width = sizes
     _, count, oh, ow = result
-    around = [2 - item for item in padding] if gradient else list(padding)
+    around = [2 - pad for pad in padding] if gradient else list(padding)
     steps = (weight[1], weight[0]) if gradient else (weight[0], weight[1])
     return [batch, channels, height, width, count, *around, oh, ow, *steps, int(gradient)]
 

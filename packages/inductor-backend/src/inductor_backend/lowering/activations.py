@@ -109,7 +109,7 @@ def shrink_backward(ctx: Lowering, dy: Any, x: Any, width: float) -> Ref:
     """Of NaN, vectors of the CPU's kernel give 0, single elements and a GPU the gradient."""
     dtype = compute_dtype(ctx.meta().dtype)
     inputs: Any = ctx.node.args[:2]
-    single = ctx.gpu or not in_vectors(*(item.meta["val"] for item in inputs))
+    single = ctx.gpu or not in_vectors(*(operand.meta["val"] for operand in inputs))
     low, high, zero = (const(value, dtype) for value in (-width, width, 0))
 
     def body(at: At) -> Value:

@@ -72,7 +72,7 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     for node in graph.nodes:
         if node.target not in CONVOLUTIONS:
             continue
-        at_image, at_weight, at_turned, at_groups = CONVOLUTIONS[node.target]
+        at_image, at_weight, at_transposed, at_groups = CONVOLUTIONS[node.target]
         image, weight = node.args[at_image].meta["val"], node.args[at_weight].meta["val"]
         result = node.meta["val"] if at_image == 0 else node.args[0].meta["val"]
         work = math.prod(map(hint, result.shape)) * math.prod(map(hint, weight.shape[1:]))
@@ -81,7 +81,7 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
             fit += work
         else:
             other += work
-        if image.dim() == 4 and not node.args[at_turned] and all(map(hint, image.shape)):
+        if image.dim() == 4 and not node.args[at_transposed] and all(map(hint, image.shape)):
             nodes.add(node)
     return nodes if fit > other else set()
 

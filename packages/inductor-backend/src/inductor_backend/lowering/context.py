@@ -66,8 +66,8 @@ class Lowering:
     `refs`: what earlier nodes were lowered to; `chains`, `versions`: concatenations that share a
     buffer (`cat_chains`); `scattered`: scatters (`scatter.Target`); `last`: nodes whose images are
     channels-last; `bits`: name of a 0/1 buffer -> the bools that it was cast from
-    (`dropout`). `draws`: how many dropouts generate random numbers in kernels (0: none may);
-    `drawn`: how many did so far, from `seeds`."""
+    (`dropout`). `rng_nodes`: how many dropouts generate random numbers in kernels (0: none may);
+    `rng_count`: how many did so far, from `seeds`."""
 
     def __init__(self, program: LoopProgram, sizes: SizeVars, gpu: bool = False) -> None:
         self.program, self.sizes, self.gpu = program, sizes, gpu
@@ -80,7 +80,7 @@ class Lowering:
         self.scattered: dict[torch.fx.Node, Any] = {}
         self.last: set[torch.fx.Node] = set()
         self.bits: dict[str, Ref] = {}
-        self.draws, self.drawn = 0, 0
+        self.rng_nodes, self.rng_count = 0, 0
         self.seeds: Ref | None = None
 
     def sum_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -253,9 +253,9 @@ class Lowering:
         if all(sizes[k] == 1 for k in dims):
             return self._reduction_of_one(kind, body, sizes, dtype, label)
         reduced = [k in set(dims) for k in range(len(sizes))]
-        kept = [1 if reduced[k] else size for k, size in enumerate(sizes)]
+        outer_sizes = [1 if reduced[k] else size for k, size in enumerate(sizes)]
         dtypes = [dtype, squares or dtype] if kind == "welford" else [dtype]
-        buffers = [self.buffer(kept, dtype) for dtype in dtypes]
+        buffers = [self.buffer(outer_sizes, dtype) for dtype in dtypes]
         index = variables(sizes)
         place = tuple(Index() if reduced[k] else index[k] for k in range(len(sizes)))
         store = Store(tuple(buffer.name for buffer in buffers), place, body(index), kind)

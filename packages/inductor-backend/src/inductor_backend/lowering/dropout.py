@@ -1,7 +1,7 @@
 """Dropout masks (``aten.bernoulli.p``, ``aten.native_dropout``), kept as bools.
 
 On the CPU an extern node (`kernels.rng`) generates bools, which a loop inlined into its readers
-casts; the mask saved for the backward is the bools. On a GPU (`Lowering.draws`) loops compute each
+casts; the mask saved for the backward is the bools. On a GPU (`Lowering.rng_nodes`) loops compute each
 random number from a seed and its position, fused with the code around them; the first dropout
 generates the seeds of all from torch's generator. On the CPU, and with ``fallback_random``, the
 random numbers are eager's, in eager's order; where ours would differ, or the memory order is not
@@ -29,15 +29,15 @@ from inductor_backend.lowering.fallback import call_aten
 @lower(aten.bernoulli.p)
 def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> Ref:
     sizes, dtype = ctx.shape(), ctx.meta().dtype
-    if ctx.draws and is_rng_of_kernels(ctx.node):
-        kept = _kept(ctx, p)
-        return ctx.pointwise(lambda at: cast(kept.at(at), dtype), label="bernoulli")
+    if ctx.rng_nodes and is_rng_of_kernels(ctx.node):
+        mask = _keep_mask(ctx, p)
+        return ctx.pointwise(lambda at: cast(mask.at(at), dtype), label="bernoulli")
     if not (_is_ours(ctx) and isinstance(p, float) and 0 <= p <= 1 and generator is None):
         inputs = {} if generator is None else {"generator": generator}
         return call_aten(ctx, x, p, **inputs)
-    drawn = ctx.buffer(sizes, torch.bool, kind=BufferKind.EXTERN)
-    ctx.add_call(rng.bernoulli, [tuple(sizes), p], [drawn], label="bernoulli", sequential=True)
-    bits = Ref.of(drawn)
+    buffer = ctx.buffer(sizes, torch.bool, kind=BufferKind.EXTERN)
+    ctx.add_call(rng.bernoulli, [tuple(sizes), p], [buffer], label="bernoulli", sequential=True)
+    bits = Ref.of(buffer)
     if dtype is torch.bool:
         return bits
     numbers = ctx.pointwise(lambda at: cast(bits.at(at), dtype), label="bernoulli")
@@ -47,16 +47,16 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
 
 @lower(aten.native_dropout.default)
 def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
-    if not (ctx.draws and is_rng_of_kernels(ctx.node)):
+    if not (ctx.rng_nodes and is_rng_of_kernels(ctx.node)):
         return call_aten(ctx, x, p, train)
     dtype = compute_dtype(x.dtype)
-    kept = _kept(ctx, 1.0 - p)
+    mask = _keep_mask(ctx, 1.0 - p)
 
     def body(at: Sequence[Index]) -> Value:
-        element = make("mul", cast(x.at(at), dtype), cast(kept.at(at), dtype))
+        element = make("mul", cast(x.at(at), dtype), cast(mask.at(at), dtype))
         return make("mul", element, const(1.0 / (1.0 - p), dtype))
 
-    return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0), label="dropout"), kept
+    return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0), label="dropout"), mask
 
 
 def is_rng_of_kernels(node: torch.fx.Node) -> bool:
@@ -72,12 +72,12 @@ def is_rng_of_kernels(node: torch.fx.Node) -> bool:
     return simple and isinstance(probability, float) and 0 < probability < 1
 
 
-def _kept(ctx: Lowering, p: float) -> Ref:
+def _keep_mask(ctx: Lowering, p: float) -> Ref:
     """Returns bools that are True with probability p, in the layout of the node's (last) result."""
     value = ctx.node.meta["val"]
     last = len(value) - 1 if isinstance(value, (tuple, list)) else None
-    seeds, number = _seeds(ctx), ctx.drawn
-    ctx.drawn += 1
+    seeds, number = _seeds(ctx), ctx.rng_count
+    ctx.rng_count += 1
     sizes = ctx.shape(last)
     steps = contiguous_strides(sizes)
 
@@ -91,9 +91,9 @@ def _kept(ctx: Lowering, p: float) -> Ref:
 def _seeds(ctx: Lowering) -> Ref:
     """Returns one seed per dropout of the graph, generated at the first dropout."""
     if ctx.seeds is None:
-        result = ctx.buffer((ctx.draws,), torch.int64, kind=BufferKind.EXTERN)
+        result = ctx.buffer((ctx.rng_nodes,), torch.int64, kind=BufferKind.EXTERN)
         like = {"dtype": torch.int64, "device": ctx.program.device}
-        bounds = (0, 2**63 - 1, [ctx.draws])
+        bounds = (0, 2**63 - 1, [ctx.rng_nodes])
         ctx.add_call(aten.randint.low, bounds, [result], like, "seeds", sequential=True)
         ctx.seeds = Ref.of(result)
     return ctx.seeds

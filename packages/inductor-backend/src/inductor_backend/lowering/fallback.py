@@ -33,7 +33,7 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
         return ctx.strided(value, wanted, exactly=gaps)
     if isinstance(value, (list, tuple)):
         nodes = node if isinstance(node, (list, tuple)) else [None] * len(value)
-        return [argument(ctx, item, inner) for item, inner in zip(value, nodes, strict=True)]
+        return [argument(ctx, element, inner) for element, inner in zip(value, nodes, strict=True)]
     return value
 
 

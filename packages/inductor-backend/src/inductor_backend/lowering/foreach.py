@@ -57,7 +57,7 @@ ANY_DTYPE = frozenset({aten._foreach_copy.default, aten._foreach_zero.default})
 
 
 def _of_lists(target: Any) -> Callable[..., Any]:
-    item = EACH[target]
+    single = EACH[target]
 
     def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
         node = ctx.node
@@ -69,9 +69,11 @@ def _of_lists(target: Any) -> Callable[..., Any]:
             for place, fake in enumerate(results):
                 items = tuple(_taken(argument, place) for argument in node.args)
                 meta = {**node.meta, "val": fake}
-                ctx.node = Item(f"{node.name}_{place}", item, items, meta)  # type: ignore[assignment]
+                ctx.node = Item(f"{node.name}_{place}", single, items, meta)  # type: ignore[assignment]
                 result.append(
-                    LOWERINGS[item](ctx, *(_taken(argument, place) for argument in args), **kwargs)
+                    LOWERINGS[single](
+                        ctx, *(_taken(argument, place) for argument in args), **kwargs
+                    )
                 )
         finally:
             ctx.node = node
@@ -88,9 +90,7 @@ def _alike(results: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
     """Checks that all tensors of the lists and results have one floating dtype; a tensor outside
     the lists may have another."""
     lists = [list(argument) for argument in args if isinstance(argument, (list, tuple))]
-    values = [
-        item.meta["val"] for items in lists for item in items if isinstance(item, torch.fx.Node)
-    ]
+    values = [x.meta["val"] for items in lists for x in items if isinstance(x, torch.fx.Node)]
     tensors = [*results, *(value for value in values if isinstance(value, torch.Tensor))]
     dtypes = {tensor.dtype for tensor in tensors}
     return len(dtypes) == 1 and next(iter(dtypes)).is_floating_point

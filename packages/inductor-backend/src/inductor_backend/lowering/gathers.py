@@ -72,8 +72,8 @@ def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
     """Lowers advanced indexing with integer tensors (results of boolean masks have data-dependent
     sizes)."""
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
-    inputs = [k for k, item in enumerate(indices) if item is not None]
-    if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):
+    inputs = [k for k, index in enumerate(indices) if index is not None]
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         raise unsupported(
             "lower", "indexing with a boolean mask has a size that depends on data", ctx.node
         )
@@ -85,12 +85,12 @@ def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
         shared = at[first : first + rank]
         rest = [*at[:first], *at[first + rank :]]
         position: list[Index] = []
-        for k, item in enumerate(indices):
-            if item is None:
+        for k, index in enumerate(indices):
+            if index is None:
                 position.append(rest.pop(0))
             else:
                 position.append(
-                    indirect(item.at(broadcast(shared, item.sizes)), x.sizes[k], wrap=True)
+                    indirect(index.at(broadcast(shared, index.sizes)), x.sizes[k], wrap=True)
                 )
         return checked(x.at(position), position)
 

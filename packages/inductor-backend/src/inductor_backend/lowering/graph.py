@@ -87,7 +87,7 @@ class GraphLowering:
         self.program = LoopProgram(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes, self.target.triton)
         if self.target.triton and not getattr(spec.options, "fallback_random", False):
-            self.ctx.draws = sum(map(is_rng_of_kernels, gm.graph.nodes))
+            self.ctx.rng_nodes = sum(map(is_rng_of_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.ctx.refs = self.env
         # buffer -> the nodes that were lowered to views of it
@@ -97,7 +97,7 @@ class GraphLowering:
         self.instances: dict[str, int] = {}
         self.in_place = in_place_writes(gm.graph)
         self.saved = {
-            number for number, item in enumerate(spec.outputs) if item.saved and self.target.triton
+            number for number, out in enumerate(spec.outputs) if out.saved and self.target.triton
         }
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # needs ordered loops
 
@@ -185,7 +185,7 @@ class GraphLowering:
         if isinstance(argument, torch.fx.Node):
             return self.env[argument]
         if isinstance(argument, (list, tuple)):
-            return [self.value_of(item) for item in argument]
+            return [self.value_of(element) for element in argument]
         if isinstance(argument, torch.SymInt):
             return self.sizes.expr(argument)
         return argument
@@ -246,13 +246,13 @@ class GraphLowering:
         unknown = {
             value.name
             for value in topological(
-                root for item in output for s in item.stores for root in s.roots
+                root for node in output for s in node.stores for root in s.roots
             )
         } - self.known_ops
         unknown |= {
             f"additions of {self.program.buffers[name].dtype} in any order"
-            for item in output
-            for store in item.stores
+            for node in output
+            for store in node.stores
             if store.combine is not None
             for name in store.buffers
             if not _adds_in_any_order(self.program.buffers[name].dtype)
@@ -282,7 +282,7 @@ class GraphLowering:
     def brought(self, argument: Any) -> Any:
         """Copies 0-d tensors that lie elsewhere to the device of the loops."""
         if isinstance(argument, (list, tuple)):
-            return [self.brought(item) for item in argument]
+            return [self.brought(element) for element in argument]
         if not isinstance(argument, Ref) or argument.buffer.name not in self.program.elsewhere:
             return argument
         if argument.sizes or self.ctx.meta_device() != self.program.device:
@@ -349,24 +349,24 @@ class GraphLowering:
     def output(self, node: torch.fx.Node) -> None:
         (values,) = node.args
         items = list(values) if isinstance(values, (list, tuple)) else [values]
-        for number, item in enumerate(items):
+        for number, output in enumerate(items):
             count = len(self.program.buffers)
             returned: str | Strided | Expr | None = None
-            if number in self.saved and (returned := self._channels_last(item)) is not None:
+            if number in self.saved and (returned := self._channels_last(output)) is not None:
                 self.program.channels_last.add(number)
             else:
-                returned = self._output(item)
+                returned = self._output(output)
             self.program.outputs.append(returned)
             if isinstance(returned, (str, Strided)):
                 self.program.output_names.add(
                     returned.buffer if isinstance(returned, Strided) else returned
                 )
-            self.note_instance(item, count)
+            self.note_instance(output, count)
 
-    def _channels_last(self, item: Any) -> str | None:
+    def _channels_last(self, output: Any) -> str | None:
         """Returns the buffer of a whole channels-last image of known sizes that may be returned as
         it is, else None."""
-        value = self.env.get(item) if isinstance(item, torch.fx.Node) else None
+        value = self.env.get(output) if isinstance(output, torch.fx.Node) else None
         if not isinstance(value, Ref) or len(value.sizes) != 4 or not value.is_whole:
             return None
         buffer, strides = value.buffer, last_strides(value.sizes)
@@ -375,7 +375,7 @@ class GraphLowering:
             or buffer.layout.strides != strides
         ):
             return None
-        if same_strides(buffer.layout, self.sizes.exprs(item.meta["val"].stride())):
+        if same_strides(buffer.layout, self.sizes.exprs(output.meta["val"].stride())):
             return None
         taken = buffer.name in self.program.output_names
         own = buffer.kind is not BufferKind.INPUT and buffer.storage == buffer.name
@@ -383,11 +383,11 @@ class GraphLowering:
             buffer.name if own and not taken and buffer.name not in self.program.extends else None
         )
 
-    def _output(self, item: Any) -> str | Strided | Expr | None:
-        value = self.value_of(item)
+    def _output(self, output: Any) -> str | Strided | Expr | None:
+        value = self.value_of(output)
         if not isinstance(value, Ref):
             return value
-        fake = item.meta["val"]
+        fake = output.meta["val"]
         buffer = value.buffer
         strides = self.sizes.exprs(fake.stride())
         if buffer.name in self.mutated and value.is_whole:

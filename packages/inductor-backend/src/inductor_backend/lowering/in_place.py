@@ -19,9 +19,9 @@ from tracer_core.plugin_api import Trait, overloads_with
 
 #: Operator -> its in-place form.
 IN_PLACE: dict[Any, Any] = {
-    item: getattr(getattr(aten, f"{name}_"), overload)
-    for item in overloads_with(Trait.SCATTERS)
-    for name, overload in [str(item).split(".")[1:]]
+    operator: getattr(getattr(aten, f"{name}_"), overload)
+    for operator in overloads_with(Trait.SCATTERS)
+    for name, overload in [str(operator).split(".")[1:]]
 }
 
 

@@ -91,12 +91,12 @@ class _Likelihood:
 
     def share(self, at: At, where: Index) -> Value:
         """Returns the weight of the element, whose class is `where`: 0 where it is ignored."""
-        item = (
+        term = (
             const(1, self.dtype)
             if self.weight is None
             else cast(self.weight.at([where]), self.dtype)
         )
-        return make("where", self.counts(at), item, const(0, self.dtype))
+        return make("where", self.counts(at), term, const(0, self.dtype))
 
     def loss(self, at: At) -> Value:
         where = self.place(at)
@@ -149,12 +149,12 @@ def nll_loss_backward(
     def body(at: At) -> Value:
         here = [*at[: of.dim], *at[of.dim + 1 :]]
         mine = make("index", attr=at[of.dim])
-        item = const(1, of.dtype) if weight is None else cast(weight.at([at[of.dim]]), of.dtype)
+        factor = const(1, of.dtype) if weight is None else cast(weight.at([at[of.dim]]), of.dtype)
         slope = cast(dy.at(broadcast(here, dy.sizes)), of.dtype)
         if reduction == _MEAN:
             slope = make("div", slope, cast(total.at([]), of.dtype))
         chosen = make("bit_and", of.counts(here), make("eq", of.number(here), mine))
-        return make("where", chosen, make("neg", make("mul", slope, item)), const(0, of.dtype))
+        return make("where", chosen, make("neg", make("mul", slope, factor)), const(0, of.dtype))
 
     return ctx.pointwise(body, label="nll_loss_backward")
 

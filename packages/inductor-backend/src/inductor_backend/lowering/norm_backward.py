@@ -24,9 +24,9 @@ from inductor_backend.lowering.normalization import At, inverse_std
 from inductor_backend.lowering.reduction import as_number, count
 
 
-def _mul(*factors: Value) -> Value:
+def _mul(*values: Value) -> Value:
     """Multiplies from the left."""
-    return reduce(partial(make, "mul"), factors)
+    return reduce(partial(make, "mul"), values)
 
 
 def _sum(
@@ -53,7 +53,7 @@ def batch_norm_backward(
 ) -> tuple[Ref | None, ...]:
     dtype = compute_dtype(x.dtype)
     dims = [k for k in range(len(x.sizes)) if k != 1]
-    kept = [size if k == 1 else 1 for k, size in enumerate(x.sizes)]
+    channel_sizes = [size if k == 1 else 1 for k, size in enumerate(x.sizes)]
 
     def mean(c: Index) -> Value:
         source = saved_mean if training else running_mean
@@ -90,7 +90,7 @@ def batch_norm_backward(
         if not training:
             return _mul(slope(at), scale)
         assert total is not None and dot is not None
-        row = broadcast(at, kept)
+        row = broadcast(at, channel_sizes)
         average = make("div", cast(total.at(row), dtype), size)
         pull = _mul(make("div", cast(dot.at(row), dtype), size), inverse(c), inverse(c))
         return _mul(make("sub", make("sub", slope(at), average), _mul(centered(at), pull)), scale)
@@ -101,9 +101,9 @@ def batch_norm_backward(
     grad_weight = grad_bias = None
     if mask[1]:
         assert dot is not None
-        products = dot.reshape((x.sizes[1],))
+        scaled_dot = dot.reshape((x.sizes[1],))
         grad_weight = ctx.pointwise(
-            lambda at: _mul(cast(products.at(at), dtype), inverse(at[0])),
+            lambda at: _mul(cast(scaled_dot.at(at), dtype), inverse(at[0])),
             ctx.shape(1),
             ctx.meta(1).dtype,
             label=label,
@@ -131,11 +131,11 @@ def _row_gradients(
     weight and bias, which are sums over the dimensions `outer`. The operands broadcast to x."""
     dtype, sizes = compute_dtype(x.dtype), x.sizes
 
-    def plain(at: At) -> Value:
+    def grad(at: At) -> Value:
         return ctx.element(dy, at, dtype)
 
     def slope(at: At) -> Value:
-        return plain(at) if weight is None else _mul(plain(at), ctx.element(weight, at, dtype))
+        return grad(at) if weight is None else _mul(grad(at), ctx.element(weight, at, dtype))
 
     def normal(at: At) -> Value:
         centered = make("sub", ctx.element(x, at, dtype), ctx.element(mean, at, dtype))
@@ -155,10 +155,10 @@ def _row_gradients(
 
         grad_x = ctx.pointwise(body, sizes, ctx.meta(0).dtype, strides, label)
     if mask[1]:
-        of_weight = _sum(ctx, lambda at: _mul(plain(at), normal(at)), sizes, outer, label)
+        of_weight = _sum(ctx, lambda at: _mul(grad(at), normal(at)), sizes, outer, label)
         grad_weight = ctx.as_output(of_weight, 1)
     if mask[2]:
-        grad_bias = ctx.as_output(_sum(ctx, plain, sizes, outer, label), 2)
+        grad_bias = ctx.as_output(_sum(ctx, grad, sizes, outer, label), 2)
     return grad_x, grad_weight, grad_bias
 
 

@@ -24,8 +24,8 @@ PerChannel = Callable[[At], Value]
 
 
 def inverse_std(variance: Value, eps: float) -> Value:
-    item = const(1, variance.dtype)
-    return make("div", item, make("sqrt", make("add", variance, const(eps, variance.dtype))))
+    unit = const(1, variance.dtype)
+    return make("div", unit, make("sqrt", make("add", variance, const(eps, variance.dtype))))
 
 
 def _moments(
@@ -102,8 +102,8 @@ def _running(ctx: Lowering, old: Ref, new: PerChannel, momentum: float) -> Ref:
     dtype = compute_dtype(old.dtype)
 
     def body(at: At) -> Value:
-        kept = make("mul", cast(old.at(at), dtype), const(1 - momentum, dtype))
-        return make("add", kept, make("mul", cast(new(at), dtype), const(momentum, dtype)))
+        old_part = make("mul", cast(old.at(at), dtype), const(1 - momentum, dtype))
+        return make("add", old_part, make("mul", cast(new(at), dtype), const(momentum, dtype)))
 
     return ctx.pointwise(body, old.sizes, old.dtype, label="running_stats")
 

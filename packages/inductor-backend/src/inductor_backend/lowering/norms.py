@@ -100,9 +100,9 @@ def cdist(ctx: Lowering, a: Ref, b: Ref, order: float, mode: Any) -> Ref:
     domain = (*shape, a.sizes[-1])
 
     def distance(at: At) -> Value:
-        item = cast(left.at([*at[:lead], at[lead], at[lead + 2]]), dtype)
-        two = cast(right.at([*at[:lead], at[lead + 1], at[lead + 2]]), dtype)
-        return make("sub", item, two)
+        first = cast(left.at([*at[:lead], at[lead], at[lead + 2]]), dtype)
+        second = cast(right.at([*at[:lead], at[lead + 1], at[lead + 2]]), dtype)
+        return make("sub", first, second)
 
     kind = norm_term(const(0, dtype), order)[0]
     (total,) = ctx.reduction(

@@ -28,25 +28,27 @@ def convolution(
     numbers: Sequence[Any],
     epilogue: str = "none",
     residual: Ref | None = None,
-    final: str = "none",
+    last_epilogue: str = "none",
     scale: Ref | None = None,
 ) -> Ref:
     g = packed_ops.geometry(numbers)
     layout = x.strided()
-    planes = g.bordered and layout is not None and same_strides(layout, contiguous_strides(x.sizes))
-    operand = ctx.strided(x, contiguous_strides(x.sizes) if planes else last_strides(x.sizes))
+    contiguous = (
+        g.bordered and layout is not None and same_strides(layout, contiguous_strides(x.sizes))
+    )
+    operand = ctx.strided(x, contiguous_strides(x.sizes) if contiguous else last_strides(x.sizes))
     sizes = ctx.shape()
     added = None if residual is None else ctx.strided(residual, last_strides(sizes))
     offset = None if bias is None else ctx.strided(bias)
     factor = None if scale is None else ctx.strided(scale)
-    arguments = [operand, ctx.strided(weight), offset, list(numbers), planes, factor]
+    arguments = [operand, ctx.strided(weight), offset, list(numbers), contiguous, factor]
     return ctx.extern(
         ctx.node.target,
         arguments,
         strides=last_strides(sizes),
         epilogue=epilogue,
         residual=added,
-        final=final,
+        last_epilogue=last_epilogue,
     )
 
 
@@ -73,7 +75,7 @@ def linear(
     count: int,
     epilogue: str = "none",
     residual: Ref | None = None,
-    final: str = "none",
+    last_epilogue: str = "none",
 ) -> Ref:
     sizes = ctx.shape()
     added = None if residual is None else _rows(ctx, residual)
@@ -84,7 +86,7 @@ def linear(
         strides=contiguous_strides(sizes),
         epilogue=epilogue,
         residual=added,
-        final=final,
+        last_epilogue=last_epilogue,
     )
 
 
@@ -110,7 +112,7 @@ def attention(
     causal: bool,
     empty: bool,
 ) -> Ref:
-    tensors = [last_dense(ctx, item) for item in (query, key, value)]
+    tensors = [last_dense(ctx, tensor) for tensor in (query, key, value)]
     inputs = None if mask is None else ctx.strided(mask)
     return ctx.extern(
         ctx.node.target,

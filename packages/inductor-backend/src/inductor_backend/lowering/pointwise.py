@@ -215,7 +215,7 @@ def _truncated(a: Value, b: Value, dtype: torch.dtype) -> Value:
 
 def _floored(a: Value, b: Value, dtype: torch.dtype) -> Value:
     """Divides as c10::div_floor_floating of 16-bit floats, which rounds after each operation."""
-    zero, item = const(0, a.dtype), const(1, a.dtype)
+    zero, unit = const(0, a.dtype), const(1, a.dtype)
 
     def rounded(name: str, x: Value, y: Value) -> Value:
         return make("round_to", make(name, x, y), attr=dtype)
@@ -224,10 +224,10 @@ def _floored(a: Value, b: Value, dtype: torch.dtype) -> Value:
     quotient = rounded("div", rounded("sub", a, rest), b)
     other_sign = make("bit_xor", make("lt", b, zero), make("lt", rest, zero))
     below = make("bit_and", make("ne", rest, zero), other_sign)
-    quotient = make("where", below, rounded("sub", quotient, item), quotient)
+    quotient = make("where", below, rounded("sub", quotient, unit), quotient)
     floor = make("floor", quotient)
     above = make("gt", rounded("sub", quotient, floor), const(0.5, a.dtype))
-    floor = make("where", above, rounded("add", floor, item), floor)
+    floor = make("where", above, rounded("add", floor, unit), floor)
     floor = make("where", make("eq", quotient, zero), make("mul", zero, direct), floor)
     return make("where", make("eq", b, zero), direct, floor)
 
@@ -343,7 +343,7 @@ def clamp_to_numbers(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -
         low, high = (None if number != number else number for number in (low, high))
 
     def body(at: At) -> Value:
-        inputs = (None if item is None else ctx.element(item, at, dtype) for item in (x, low, high))
+        inputs = (None if y is None else ctx.element(y, at, dtype) for y in (x, low, high))
         return clamp(*inputs)  # type: ignore[arg-type]
 
     return ctx.pointwise(body)

@@ -45,14 +45,14 @@ def offsets_of(indices: torch.fx.Node, w: PoolWindows, width: Expr) -> torch.fx.
     of one pooling with the windows of another: there the indices themselves are read.
     """
     lie = (tuple(w.kernel), tuple(w.stride), tuple(w.padding), width)
-    if indices.meta.get(OFFSETS_IN_WINDOWS) != lie or any(item != 1 for item in w.dilation):
+    if indices.meta.get(OFFSETS_IN_WINDOWS) != lie or any(dilation != 1 for dilation in w.dilation):
         return None
     waiting = [indices]
     while waiting:
-        item = waiting.pop()
-        if item.meta["val"].dtype is torch.int8:
-            return item
-        waiting += item.all_input_nodes
+        node = waiting.pop()
+        if node.meta["val"].dtype is torch.int8:
+            return node
+        waiting += node.all_input_nodes
     return None
 
 
@@ -148,8 +148,8 @@ def _sum_of_windows(
     total: Value | None = None
     for windows_ in itertools.product(*choices):
         test: Value | None = None
-        for _, item in windows_:
-            test = both(test, item)
+        for _, condition in windows_:
+            test = both(test, condition)
         position = [*at[:lead], *(place for place, _ in windows_)]
         value = divided(read_if(dy, position, test, dtype, 0), position)
         total = value if total is None else make("add", total, value)

@@ -38,18 +38,20 @@ def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Val
 
 @lower(aten.sum.default, aten.sum.dim_IntList)
 def sum_(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
-    kept = normalize_dims(dims, len(x.sizes))
+    reduced_dims = normalize_dims(dims, len(x.sizes))
     result = compute_dtype(ctx.meta().dtype)
-    (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, kept, result)
+    (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, reduced_dims, result)
     return ctx.as_output(total)
 
 
 @lower(aten.mean.default, aten.mean.dim)
 def mean(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
-    kept = normalize_dims(dims, len(x.sizes))
+    reduced_dims = normalize_dims(dims, len(x.sizes))
     result = compute_dtype(ctx.meta().dtype)
-    (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, kept, result, label="mean")
-    return mean_of(ctx, total, x.sizes, kept)
+    (total,) = ctx.reduction(
+        "sum", reduced_input(x, result), x.sizes, reduced_dims, result, label="mean"
+    )
+    return mean_of(ctx, total, x.sizes, reduced_dims)
 
 
 def mean_of(
@@ -125,7 +127,7 @@ def variance_nodes(
     dtype: torch.dtype,
     wide: torch.dtype | None = None,
 ) -> tuple[Ref, Ref, Value]:
-    """Returns (mean, sum of squared distances, divisor), the first two with kept dims. wide: dtype of
+    """Returns (mean, sum of squared distances, divisor), the first two with reduced dims of size 1. wide: dtype of
     the sum."""
     average, squares = ctx.reduction(
         "welford", reduced_input(x, dtype), x.sizes, dims, dtype, "var", wide
@@ -268,9 +270,9 @@ def log_softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any) -> Ref:
 @lower(aten.logsumexp.default)
 def logsumexp(ctx: Lowering, x: Ref, dims: Any, keepdim: bool = False) -> Ref:
     sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
-    kept = normalize_dims(dims, len(sizes))
+    reduced_dims = normalize_dims(dims, len(sizes))
     source = reduced_input(x, dtype)
-    (greatest,) = ctx.reduction("max", source, sizes, kept, dtype)
+    (greatest,) = ctx.reduction("max", source, sizes, reduced_dims, dtype)
 
     def base(at: Sequence[Index]) -> Value:
         """Returns the maximum, 0 where it is infinite: inf - inf would be NaN."""
@@ -279,10 +281,10 @@ def logsumexp(ctx: Lowering, x: Ref, dims: Any, keepdim: bool = False) -> Ref:
         return make("where", infinite, const(0, dtype), value)
 
     (total,) = ctx.reduction(
-        "sum", lambda at: make("exp", make("sub", source(at), base(at))), sizes, kept, dtype
+        "sum", lambda at: make("exp", make("sub", source(at), base(at))), sizes, reduced_dims, dtype
     )
     both = total.sizes
-    kept_result = ctx.pointwise(
+    with_dims = ctx.pointwise(
         lambda at: make("add", make("log", total.at(at)), base(at)), both, ctx.meta().dtype
     )
-    return kept_result.reshape(ctx.shape())
+    return with_dims.reshape(ctx.shape())

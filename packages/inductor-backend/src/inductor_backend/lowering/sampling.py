@@ -67,11 +67,14 @@ def _source(
     """Returns the position in the operand, with its fraction."""
     here = cast(cast(number(at), position_dtype(size, output)), dtype)
     if corners:
-        item, two = (cast(number(Index(n - 1)), dtype) for n in (size, output))
+        last, divisor = (cast(number(Index(n - 1)), dtype) for n in (size, output))
         if isinstance(output, int) and output == 1:
             return const(0, dtype)
         step = make(
-            "where", make("gt", two, const(0, dtype)), make("div", item, two), const(0, dtype)
+            "where",
+            make("gt", divisor, const(0, dtype)),
+            make("div", last, divisor),
+            const(0, dtype),
         )
         return make("mul", step, here)
     centre = make("add", here, const(0.5, dtype))
@@ -99,20 +102,20 @@ def linear(
 def _cubic_weights(t: Value) -> list[Value]:
     """Returns Keys' kernel with a = -0.75 at the distances t + 1, t, 1 - t, 2 - t."""
     dtype, a = t.dtype, -0.75
-    item = const(1, dtype)
+    unit = const(1, dtype)
 
     def linear_in(x: Value, slope: float, start: float) -> Value:
         return make("fma", x, const(slope, dtype), const(start, dtype))
 
     def inner(x: Value) -> Value:
-        return make("fma", make("mul", linear_in(x, a + 2, -(a + 3)), x), x, item)
+        return make("fma", make("mul", linear_in(x, a + 2, -(a + 3)), x), x, unit)
 
     def outer(x: Value) -> Value:
         square = make("fma", linear_in(x, a, -5 * a), x, const(8 * a, dtype))
         return make("fma", square, x, const(-4 * a, dtype))
 
-    rest = make("sub", item, t)
-    return [outer(make("add", t, item)), inner(t), inner(rest), outer(make("add", rest, item))]
+    rest = make("sub", unit, t)
+    return [outer(make("add", t, unit)), inner(t), inner(rest), outer(make("add", rest, unit))]
 
 
 def cubic(
@@ -245,7 +248,7 @@ def _resize_backward(kind: str, rank: int) -> Any:
             return call_aten(ctx, dy, list(output_size), list(input_size), *rest, **named)
         count = {"nearest": 1, "exact": 1, "linear": 2, "cubic": 4}[kind]
 
-        def one(choice: tuple[int, ...]) -> Any:
+        def gradient(choice: tuple[int, ...]) -> Any:
             def taps(at: At) -> list[Tap]:
                 match = _taps(ctx, kind, at, lead, sizes, outputs, options)
                 return [
@@ -268,7 +271,7 @@ def _resize_backward(kind: str, rank: int) -> Any:
         target.scatter_each(
             "add",
             dy.sizes,
-            [one(choice) for choice in itertools.product(*(range(w) for w in widths))],
+            [gradient(choice) for choice in itertools.product(*(range(w) for w in widths))],
         )
         return target.result()
 

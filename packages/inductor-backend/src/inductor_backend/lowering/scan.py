@@ -83,15 +83,15 @@ def _in_parts(
     parts = row // length
     wide: tuple[Expr, ...] = (*sizes[:dim], parts, length, *sizes[dim + 1 :])
 
-    def whole(at: Sequence[Index]) -> tuple[Index, ...]:
+    def in_rows(at: Sequence[Index]) -> tuple[Index, ...]:
         return (*at[:dim], at[dim] * length + at[dim + 1], *at[dim + 2 :])
 
     dtype = compute_dtype(result)
-    (totals,) = ctx.reduction(kind, lambda at: body(whole(at)), wide, [dim + 1], dtype)
+    (totals,) = ctx.reduction(kind, lambda at: body(in_rows(at)), wide, [dim + 1], dtype)
     (running,) = ctx.scan(kind, totals.at, totals.sizes, dim, [(dtype, None)])
 
     def element(at: Sequence[Index]) -> Value:
-        value = body(whole(at))
+        value = body(in_rows(at))
         zero = const(0, torch.int64)
         first = make("eq", make("index", attr=at[dim + 1]), zero)
         inside = make("gt", make("index", attr=at[dim]), zero)
@@ -105,7 +105,7 @@ def _in_parts(
     buffer = ctx.buffer(sizes, result, ctx.dense(sizes, strides))
     index = variables(wide)
     reduced = [k == dim + 1 for k in range(len(wide))]
-    ctx.add_loop(wide, reduced, [Store((buffer.name,), whole(index), element(index), scan=kind)])
+    ctx.add_loop(wide, reduced, [Store((buffer.name,), in_rows(index), element(index), scan=kind)])
     return Ref.of(buffer)
 
 

@@ -22,8 +22,8 @@ def _dense(ctx: Lowering, tensors: Any) -> list[Any]:
 
 @lower(SCAN)
 def loop(ctx: Lowering, *args: Any) -> Any:
-    outer, carried, rows, *rest = args
-    result = [_dense(ctx, part) for part in (outer, carried, rows)]
+    outer, carry, rows, *rest = args
+    result = [_dense(ctx, part) for part in (outer, carry, rows)]
     return ctx.externs(SCAN, [*result, *rest])
 
 
@@ -33,8 +33,8 @@ def associative(ctx: Lowering, rows: Any, program: str) -> Any:
 
 
 @lower(WHILE_LOOP)
-def while_loop(ctx: Lowering, more: Any, outer: Any, carried: Any, *rest: Any) -> Any:
-    result = [_dense(ctx, part) for part in ((more,), outer, carried)]
+def while_loop(ctx: Lowering, more: Any, outer: Any, carry: Any, *rest: Any) -> Any:
+    result = [_dense(ctx, part) for part in ((more,), outer, carry)]
     return ctx.externs(WHILE_LOOP, [result[0][0], *result[1:], *rest])
 
 

@@ -325,7 +325,7 @@ def _masked(ctx: Lowering, x: Ref, mask: Ref, first: int, values: Ref, accumulat
 def index_put(
     ctx: Lowering, x: Ref, indices: Sequence[Ref | None], values: Ref, accumulate: bool = False
 ) -> Ref:
-    inputs = [k for k, item in enumerate(indices) if item is not None]
+    inputs = [k for k, index in enumerate(indices) if index is not None]
     masks = [k for k in inputs if _is_mask(indices[k])]
     if (
         masks
@@ -351,10 +351,10 @@ def index_put(
         return [
             (
                 others.pop(0)
-                if item is None
-                else indirect(item.at(broadcast(common, item.sizes)), x.sizes[k], wrap=True)
+                if index is None
+                else indirect(index.at(broadcast(common, index.sizes)), x.sizes[k], wrap=True)
             )
-            for k, item in enumerate(indices)
+            for k, index in enumerate(indices)
         ]
 
     target = Target.like(ctx, x)

@@ -114,10 +114,10 @@ def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
         if all_input_nodes and isinstance(all_input_nodes[0].meta.get("val"), (tuple, list)):
             all_input_nodes = all_input_nodes[0].all_input_nodes
         sources = [
-            item for item in all_input_nodes if isinstance(item.meta.get("val"), torch.Tensor)
+            node for node in all_input_nodes if isinstance(node.meta.get("val"), torch.Tensor)
         ]
         mine = storage_key(node.meta["val"])
-        source = next((item for item in sources if storage_key(item.meta["val"]) == mine), None)
+        source = next((node for node in sources if storage_key(node.meta["val"]) == mine), None)
         if source is None:
             return node if isinstance(ctx.refs.get(node), Ref) else None
         node = source
@@ -132,7 +132,7 @@ def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
     if len(inputs) != 1 or not isinstance(ref := ctx.refs.get(inputs[0]), Ref):
         return None
     mine: Any = ctx.node.args[0]
-    start, other = (ctx.sizes.expr(item.meta["val"].storage_offset()) for item in (inputs[0], mine))
+    start, other = (ctx.sizes.expr(node.meta["val"].storage_offset()) for node in (inputs[0], mine))
     return ref if offset is not None or simplify(start - other) == 0 else None
 
 

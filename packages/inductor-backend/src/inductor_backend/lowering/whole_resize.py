@@ -87,8 +87,8 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
                 parts.append((row(at[:-1], here), weight))
             first, weight = parts[0]
             total = first if weight == 1 else make("mul", first, const(weight, dtype))
-            for item, weight in parts[1:]:
-                total = make("fma", item, const(weight, dtype), total)
+            for part, weight in parts[1:]:
+                total = make("fma", part, const(weight, dtype), total)
             return total
 
         stores = [

@@ -81,14 +81,14 @@ class EntryPoint(StepCalls):
         self.outputs: list[Parameter] = []
         self.copies: list[tuple[Parameter, Strided]] = []  # results that lie elsewhere
 
-    def add_output(self, name: str, item: Strided, source: str) -> None:
+    def add_output(self, name: str, tensor: Strided, source: str) -> None:
         """Adds a result: its kernel writes it where the caller wants it, or it is copied there."""
-        buffer = self.program.buffers[item.buffer]
-        if self._is_whole(buffer, item.layout):
+        buffer = self.program.buffers[tensor.buffer]
+        if self._is_whole(buffer, tensor.layout):
             output = Parameter(name, source, buffer.dtype, buffer.layout, buffer.name)
             self.places[buffer.name] = f"(int64_t)outputs->{name}"
         else:
-            sizes = item.layout.sizes
+            sizes = tensor.layout.sizes
             output = Parameter(
                 name,
                 source,
@@ -96,7 +96,7 @@ class EntryPoint(StepCalls):
                 BufferLayout(sizes, contiguous_strides(sizes)),
                 buffer.name,
             )
-            self.copies.append((output, item))
+            self.copies.append((output, tensor))
         self.outputs.append(output)
 
     def _is_whole(self, buffer: Buffer, layout: BufferLayout) -> bool:
@@ -113,8 +113,8 @@ class EntryPoint(StepCalls):
 
     def place_rest(self) -> None:
         """Places what is neither an input, a weight, in the arena nor a result of the caller's."""
-        read = [self.program.buffers[item.buffer].storage for _, item in self.copies]
-        for storage in (*(item for step in self.steps for item in self.touched(step)), *read):
+        read = [self.program.buffers[tensor.buffer].storage for _, tensor in self.copies]
+        for storage in (*(storage for step in self.steps for storage in self.touched(step)), *read):
             if storage not in self.places and storage not in self.memory.offsets:
                 self.places[storage] = f"memory + {self.size(self.nbytes)}"
                 self.nbytes = simplify(self.nbytes + aligned(nbytes(self.program.buffers[storage])))
@@ -133,7 +133,7 @@ class EntryPoint(StepCalls):
         return self._for_each(node, text) if choice.form == BATCH else text
 
     def _for_each(self, node: ExternNode, text: str) -> str:
-        """Returns the loop over the products of a batch. Threads share them; inside, one thread
+        """Returns the loop over the matmuls of a batch. Threads share them; inside, one thread
         computes each."""
         sizes = (*node.args[0].layout.sizes, node.args[1].layout.sizes[2])
         count, work = self.size(sizes[0]), " * ".join(map(self.size, sizes))
@@ -152,7 +152,7 @@ class EntryPoint(StepCalls):
         numbers += [] if loop.length is None else [self.size(loop.length)]
         return self.call_source(loop.name, numbers)
 
-    def _copy(self, output: Parameter, item: Strided) -> str:
+    def _copy(self, output: Parameter, tensor: Strided) -> str:
         """Returns the loops that copy a result to the caller's memory."""
         kind = f"uint{8 * output.dtype.itemsize}_t"
         names = [f"i{k}" for k in range(len(output.layout.sizes))]
@@ -168,9 +168,9 @@ class EntryPoint(StepCalls):
             return " + ".join(terms) or "0"
 
         return (
-            f"{{ const {kind}* from = (const {kind}*)({self.address(item)});"
+            f"{{ const {kind}* from = (const {kind}*)({self.address(tensor)});"
             f" {kind}* to = ({kind}*)outputs->{output.name};"
-            f" {heads}to[{place(output.layout.strides)}] = from[{place(item.layout.strides)}]; }}"
+            f" {heads}to[{place(output.layout.strides)}] = from[{place(tensor.layout.strides)}]; }}"
         )
 
     # the text ------------------------------------------------------------------------------------
@@ -219,8 +219,8 @@ class EntryPoint(StepCalls):
         name = interface.name
         functions = [("static int64_t needed", self.nbytes)]
         functions += [
-            (f"{_EXPORTED} int64_t {name}_{item.name}_bytes", item.nbytes)
-            for item in interface.sized
+            (f"{_EXPORTED} int64_t {name}_{parameter.name}_bytes", parameter.nbytes)
+            for parameter in interface.sized
         ]
         for head, size in functions:
             with out.block(f"{head}(const {name}_inputs* inputs)"):
@@ -255,7 +255,7 @@ class EntryPoint(StepCalls):
                     out.line(f"if ({number.symbol} > {number.upper}) return false;")
             for condition in self.conditions:
                 out.line(f"if (!{condition}) return false;")
-            for nbyte in (self.nbytes, *(item.nbytes for item in interface.sized)):
+            for nbyte in (self.nbytes, *(parameter.nbytes for parameter in interface.sized)):
                 if not isinstance(nbyte, int):
                     out.line(f"if ({size_expression(nbyte)} > {MAX_CONTEXT_BYTES}) return false;")
             out.line("return true;")

@@ -15,7 +15,8 @@ def example_program(interface: Interface) -> str:
 
     def buffers(what: str, parameters: Sequence[Parameter]) -> str:
         return "".join(
-            f"    {what}.{item.name} = buffer({interface.bytes_of(item)});\n" for item in parameters
+            f"    {what}.{parameter.name} = buffer({interface.bytes_of(parameter)});\n"
+            for parameter in parameters
         )
 
     def moved(function: str, what: str, parameters: Sequence[Parameter]) -> str:

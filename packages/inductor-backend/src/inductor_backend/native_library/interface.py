@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.writer import plain
+from inductor_backend.codegen.common.writer import comment_text
 from inductor_backend.codegen.cpp.expressions import C_TYPES as REGISTER_TYPES
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
@@ -66,7 +66,7 @@ def identifier(text: str, taken: Collection[str] = (), prefix: str = "x") -> str
         name = f"{prefix}_{name}".rstrip("_")
     if name in _RESERVED or name.lower() in _MACROS:
         name += "_"
-    result, number, used = name, 1, {item.lower() for item in taken}
+    result, number, used = name, 1, set(map(str.lower, taken))
     while result.lower() in used:
         number += 1
         result = f"{name}_{number}"
@@ -127,13 +127,13 @@ class Interface:
     @property
     def exported(self) -> tuple[str, ...]:
         """Returns the names that the library exports."""
-        sized = [f"{item.name}_bytes" for item in self.sized]
+        sized = [f"{parameter.name}_bytes" for parameter in self.sized]
         return tuple(f"{self.name}_{what}" for what in ("open", "run", "close", "error", *sized))
 
     @property
     def sized(self) -> list[Parameter]:
         """Returns the tensors whose bytes depend on the caller's sizes."""
-        return [item for item in (*self.inputs, *self.outputs) if not isinstance(item.nbytes, int)]
+        return [each for each in (*self.inputs, *self.outputs) if not isinstance(each.nbytes, int)]
 
     def bytes_of(self, parameter: Parameter) -> str:
         """Returns the bytes of a tensor in C, where ``inputs`` is a variable."""
@@ -221,8 +221,8 @@ const char *{name}_error(int code);
             for size in (self.sizes if parameters is self.inputs else ())
         ]
         lines += [
-            f"    {qualifier}{C_TYPES[item.dtype]} *{item.name}; /* {self._comment(item)} */\n"
-            for item in parameters
+            f"    {qualifier}{C_TYPES[parameter.dtype]} *{parameter.name}; /* {self._comment(parameter)} */\n"
+            for parameter in parameters
         ]
         members = "".join(lines) or "    int nothing; /* not read */\n"
         return f"typedef struct {{\n{members}}} {self.name}_{what};\n"
@@ -236,8 +236,8 @@ const char *{name}_error(int code);
         if self.sized:
             lines.append("\n/* Bytes, for the sizes in `inputs`, whose pointers are not read. */\n")
         lines += [
-            f"int64_t {self.name}_{item.name}_bytes(const {self.name}_inputs *inputs);\n"
-            for item in self.sized
+            f"int64_t {self.name}_{parameter.name}_bytes(const {self.name}_inputs *inputs);\n"
+            for parameter in self.sized
         ]
         return "".join(lines)
 
@@ -252,4 +252,4 @@ const char *{name}_error(int code);
 
 def _plain(source: str) -> str:
     """Returns text for a comment in C."""
-    return plain(source).replace("*/", "* /")
+    return comment_text(source).replace("*/", "* /")

@@ -29,7 +29,7 @@ class Weights:
 
     offsets: dict[str, int] = field(default_factory=dict)
     size: int = 0
-    _kept: dict[tuple[int, int], int] = field(default_factory=dict)
+    _offset_of: dict[tuple[int, int], int] = field(default_factory=dict)
     _parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
@@ -45,11 +45,11 @@ class Weights:
         # as they lie in memory, gaps included: kernels use the tensor's strides
         flat = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
         key = flat.data_ptr(), flat.nbytes
-        if key not in self._kept:
-            self._kept[key] = self.size
+        if key not in self._offset_of:
+            self._offset_of[key] = self.size
             self._parts.append((self.size, flat))
             self.size += -(-flat.nbytes // ALIGNMENT) * ALIGNMENT
-        self.offsets[storage] = self._kept[key]
+        self.offsets[storage] = self._offset_of[key]
 
 
 def weights_of(tensors: Mapping[str, tuple[torch.Tensor, int]]) -> Weights:

@@ -81,9 +81,9 @@ def _demand_plain(spec: CompileSpec) -> None:
         raise unsupported(STAGE, f"{spec.name}: a graph for training")
     for index in spec.mutations:
         raise unsupported(STAGE, f"{spec.name}: the graph writes to {spec.inputs[index].source}")
-    for item in spec.inputs:
-        if item.role is not Role.USER_INPUT:
-            raise unsupported(STAGE, f"{spec.name}: {item.source} is an input ({item.role.value}),"
+    for argument in spec.inputs:
+        if argument.role is not Role.USER_INPUT:
+            raise unsupported(STAGE, f"{spec.name}: {argument.source} is an input ({argument.role.value}),"
                                      " and no tensor of the graph (get_attr)")  # fmt: skip
 
 
@@ -187,7 +187,7 @@ class _Library:
         tensors = dict(zip(program.inputs[count:], items, strict=True)) | program.constants
         read = {program.buffers[name].storage for name in self._read()}
         wanted = {name: tensor for name, tensor in tensors.items() if name in read}
-        return weights_of({name: (item, self._extent(name, item)) for name, item in wanted.items()})
+        return weights_of({name: (data, self._extent(name, data)) for name, data in wanted.items()})
 
     def _read(self) -> set[str]:
         program = self.c.program
@@ -210,15 +210,15 @@ class _Library:
         return int(layout.extent)
 
     def _add_outputs(self, taken: set[str]) -> None:
-        for number, item in enumerate(self.c.program.outputs):
+        for number, output in enumerate(self.c.program.outputs):
             source = f"result {number}"
-            if isinstance(item, str) and item in self.c.program.buffers:
-                item = Strided(item, self.c.program.buffers[item].layout)
-            if not isinstance(item, Strided):
-                raise unsupported(STAGE, f"{self.c.spec.name}: {source} is {item!r}, no tensor")
+            if isinstance(output, str) and output in self.c.program.buffers:
+                output = Strided(output, self.c.program.buffers[output].layout)
+            if not isinstance(output, Strided):
+                raise unsupported(STAGE, f"{self.c.spec.name}: {source} is {output!r}, no tensor")
             name = identifier(f"output_{number}", taken)
             taken.add(name)
-            self.entry.add_output(name, item, source)
+            self.entry.add_output(name, output, source)
 
     def _about(self) -> dict[str, Any]:
         kernels = [kernel for kernel in self.c.kernels if kernel is not None]
@@ -274,8 +274,8 @@ class _Library:
         blob, source, result = (scratch / f"weights.{kind}" for kind in ("bin", "cpp", "o"))
         self.weights.write(blob)
         source.write_text(weights_file.including(blob))
-        words = [*self.tools.command.argv, "-c", str(source), "-o", str(result)]
-        run_compiler(words, self.tools, self.interface.name, scratch)
+        command = [*self.tools.command.argv, "-c", str(source), "-o", str(result)]
+        run_compiler(command, self.tools, self.interface.name, scratch)
         blob.unlink()
         return [str(result)]
 
@@ -283,7 +283,7 @@ class _Library:
         """Returns the linker's arguments. Every name but the four is local, so that several libraries
         do not meet in one process; a name that is found nowhere is an error."""
         script, name = scratch / "exported", self.interface.name
-        exported = "".join(f"{item}; " for item in self.interface.exported)
+        exported = "".join(f"{symbol}; " for symbol in self.interface.exported)
         script.write_text(f"{{ global: {exported}local: *; }};\n")
         static = ["-static-libgcc", "-static-libstdc++"] if self.tools.kind == "gcc" else []
         return [

@@ -53,7 +53,7 @@ def _sizes(value: torch.Tensor | None) -> tuple[str, ...] | None:
 
 def _pays(query: Any, key: Any, value: Any, always: bool = False) -> bool:
     """Returns whether our kernel takes these operands and, unless `always`, is the fastest."""
-    values = [_value(item) for item in (query, key, value)]
+    values = [_value(operand) for operand in (query, key, value)]
     if any(value is None for value in values):
         return False
     q, k, v = (tuple(map(str, value.shape)) for value in values)  # type: ignore[union-attr]
@@ -103,10 +103,10 @@ def native_attention(editor: Editor, node: Node, always: bool = False) -> bool:
     new = editor.call(
         node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True
     )
-    for item in list(node.users):
-        new.meta["val"] = item.meta["val"]
-        item.replace_all_uses_with(new)
-        editor.graph.erase_node(item)
+    for user in list(node.users):
+        new.meta["val"] = user.meta["val"]
+        user.replace_all_uses_with(new)
+        editor.graph.erase_node(user)
     editor.graph.erase_node(node)
     return True
 
@@ -118,7 +118,7 @@ def native_attention(editor: Editor, node: Node, always: bool = False) -> bool:
 class _Scores:
     """What softmax reads: scale * matmul + sum(added). Mutable while the chain is read."""
 
-    product: Node
+    matmul: Node
     scale: float
     added: list[Node]
 
@@ -137,25 +137,25 @@ def _by_hand(editor: Editor, node: Node) -> bool:
     if scores is None or result is None:
         return False
     second, result_view = result
-    query = _operand(editor, scores.product.args[0], shape[:3], None)
-    transposed = _operand(editor, scores.product.args[1], shape[:2], shape[3])
+    query = _operand(editor, scores.matmul.args[0], shape[:3], None)
+    transposed = _operand(editor, scores.matmul.args[1], shape[:2], shape[3])
     value = _operand(editor, second.args[1], (*shape[:2], shape[3]), None)
     if query is None or transposed is None or value is None:
         return False
-    for bmm, sizes in ((scores.product, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
+    for bmm, sizes in ((scores.matmul, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
         if _sizes(_value(bmm, 3))[1:] != sizes:  # type: ignore[index]
             return False  # a view did not merge batch and heads
     if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
         return False
     key = editor.call(node, aten.transpose.int, transposed, 2, 3)
     if not _pays(query, key, value) or any(
-        not 1 <= item.meta["val"].dim() <= 4 for item in scores.added
+        not 1 <= addend.meta["val"].dim() <= 4 for addend in scores.added
     ):
         _erase_dead(editor, [key])
         return False
     mask = None
-    for item in scores.added:
-        mask = item if mask is None else editor.call(node, aten.add.Tensor, mask, item)
+    for addend in scores.added:
+        mask = addend if mask is None else editor.call(node, aten.add.Tensor, mask, addend)
     new = editor.call(
         result_view, packed_ops.attention, query, key, value, mask, scores.scale, False, False
     )
@@ -204,8 +204,8 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
             and isinstance(x.args[0], Node)
             and x.args[0].target is aten.bmm.default
         ):
-            match.product = x.args[0]
-            return match if _only_user(match.product) is x else None
+            match.matmul = x.args[0]
+            return match if _only_user(match.matmul) is x else None
         else:
             return None
 

@@ -39,7 +39,7 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
     # (mask, operator) -> the result of `_meaning`
     result: dict[tuple[Node, Any], bool | None] = {}
     for node in gm.graph.nodes:
-        if _is_plain(node) and node.args[3] in known:
+        if _is_additive(node) and node.args[3] in known:
             mask, key = node.args[3], (node.args[3], node.target)
             if key not in result:
                 result[key] = _meaning(gm, _whole(mask), node.target)
@@ -48,14 +48,14 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
     editor = Editor(copy_of(gm), ())
     copies = dict(zip(gm.graph.nodes, list(editor.graph.nodes), strict=True))
     for node in gm.graph.nodes:
-        meaning = result.get((node.args[3], node.target)) if _is_plain(node) else None
+        meaning = result.get((node.args[3], node.target)) if _is_additive(node) else None
         if meaning is not None:
             _replace(editor, copies[node], meaning)
     editor.graph.eliminate_dead_code()
     return editor.gm
 
 
-def _is_plain(node: Node) -> bool:
+def _is_additive(node: Node) -> bool:
     """Checks for a square attention with a mask and no dropout, of which only result 0 is used."""
     if (
         node.op != "call_function"
@@ -107,14 +107,14 @@ def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
     value = _computed(gm, mask)
     if value is None:
         return None
-    kept = value if value.dtype is torch.bool else value == 0
-    if value.dtype is not torch.bool and not torch.equal(_hidden(value, reader), ~kept):
+    visible = value if value.dtype is torch.bool else value == 0
+    if value.dtype is not torch.bool and not torch.equal(_hidden(value, reader), ~visible):
         return None
-    if bool(kept.all()):
+    if bool(visible.all()):
         return False
-    size = kept.shape[-1]
+    size = visible.shape[-1]
     causal = torch.ones(size, size, dtype=torch.bool).tril()
-    return True if torch.equal(kept, causal.expand_as(kept)) else None
+    return True if torch.equal(visible, causal.expand_as(visible)) else None
 
 
 def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:
@@ -162,7 +162,7 @@ def _replace(editor: Editor, node: Node, causal: bool) -> None:
     rest: list[Any]
     query, key, value = node.args[:3]
     scale = {name: value for name, value in node.kwargs.items() if name == "scale"}
-    if _has_flash(*(item.meta["val"] for item in (query, key, value))):  # type: ignore[union-attr]
+    if _has_flash(*(operand.meta["val"] for operand in (query, key, value))):  # type: ignore[union-attr]
         target, rest = aten._scaled_dot_product_flash_attention.default, [0.0, causal, False]
     else:
         target, rest = (
@@ -183,7 +183,7 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
         query.shape == key.shape == value.shape
     ):
         return False
-    has_all = all(item.stride(-1) == 1 for item in (query, key, value))
+    has_all = all(operand.stride(-1) == 1 for operand in (query, key, value))
     fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
     return has_all and fits and 0 not in query.shape and generation(query.device) >= 8
 

@@ -46,8 +46,8 @@ class Folded:
         for node, unused in self.steps:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
             env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-            for item in unused:
-                del env[item]
+            for dead in unused:
+                del env[dead]
         return [env[node] for node in self.results]
 
 
@@ -86,10 +86,10 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
         for node in needed
         if node.op == "get_attr"
     }
-    main, kept = _without(editor, needed, results)
+    main, copies = _without(editor, needed, results)
     editor.gm, editor.graph = main, main.graph
     positions = {node: k for k, node in enumerate(constants) if node in needed}
-    read = frozenset(k for k, node in enumerate(constants) if kept[node].users)
+    read = frozenset(k for k, node in enumerate(constants) if copies[node].users)
     return Folded(tuple(ordered), positions, known, tuple(results), read)
 
 
@@ -124,7 +124,7 @@ def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
         root = root.args[0]  # type: ignore[assignment]
     if root.op == "placeholder":
         return False
-    sources = [item for item in made_of([node]) if item.op == "placeholder"]
+    sources = [source for source in made_of([node]) if source.op == "placeholder"]
     return bool(
         node.meta["val"].numel()
         <= max(SMALL, GROWTH * sum(source.meta["val"].numel() for source in sources))

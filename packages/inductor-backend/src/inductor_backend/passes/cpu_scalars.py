@@ -42,7 +42,7 @@ def _closed(graph: torch.fx.Graph) -> set[Node]:
     cpu = {
         node
         for node, tensor in tensors.items()
-        if all(item.device.type == "cpu" for item in tensor)
+        if all(result.device.type == "cpu" for result in tensor)
     }
     nodes = {
         node
@@ -73,9 +73,9 @@ def _alone(node: Node, nodes: set[Node], written: set[Any]) -> bool:
 def _tensors(node: Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
     return [
-        item
-        for item in (value if isinstance(value, (tuple, list)) else (value,))
-        if isinstance(item, torch.Tensor)
+        element
+        for element in (value if isinstance(value, (tuple, list)) else (value,))
+        if isinstance(element, torch.Tensor)
     ]
 
 
@@ -85,12 +85,12 @@ def _writes(graph: torch.fx.Graph) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """graph, spec: the device's side, with the inputs of the whole graph. whole: turns a runner of
+    """graph, spec: the device's side, with the inputs of the whole graph. join: turns a runner of
     the device's side into one for both sides."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
-    whole: Callable[[Runner], Runner]
+    join: Callable[[Runner], Runner]
 
 
 def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
@@ -173,9 +173,9 @@ def _host_runner(
     return prepare
 
 
-def _place(item: Node) -> int:
+def _place(node: Node) -> int:
     """Returns the position of a ``getitem`` of an operator's results."""
-    place = item.args[1]
+    place = node.args[1]
     assert isinstance(place, int)
     return place
 

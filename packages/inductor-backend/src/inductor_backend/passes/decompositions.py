@@ -51,8 +51,10 @@ aten = torch.ops.aten
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns torch's core table without what this backend lowers or calls itself, plus whole
     attention layers."""
-    own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
-    return own | ATTENTION_LAYERS | foreach.DECOMPOSITIONS | _OWN
+    of_aten = {
+        op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS
+    }
+    return of_aten | ATTENTION_LAYERS | foreach.DECOMPOSITIONS | _REPLACEMENTS
 
 
 def _smooth_l1_gradient(dy: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
@@ -135,14 +137,14 @@ def _int_product(a: Any, b: Any) -> Any:
     if not _for_triton(a) or (isinstance(rows, int) and rows >= _MIN_ROWS):
         return NotImplemented
     if isinstance(rows, int) and rows <= _SUMMED_ROWS:
-        products = a.to(torch.int32).unsqueeze(1) * b.t().to(torch.int32).unsqueeze(0)
-        return products.sum(-1, dtype=torch.int32)
+        terms = a.to(torch.int32).unsqueeze(1) * b.t().to(torch.int32).unsqueeze(0)
+        return terms.sum(-1, dtype=torch.int32)
     padded = aten.constant_pad_nd(a, [0, 0, 0, _MIN_ROWS - 1])
     return aten._int_mm(padded, b)[:rows]
 
 
 _LOW = (torch.float16, torch.bfloat16)
-_OWN: dict[Any, Callable[..., Any]] = {
+_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
     aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
     aten.elu_backward.default: _elu_gradient,
@@ -193,8 +195,8 @@ def _is_lowered(program: ScalarProgram | None) -> bool:
     return all(function in LOWERINGS for function in functions if isinstance(function, OpOverload))
 
 
-_OWN[FLEX_ATTENTION] = _flex_attention
-_OWN[FLEX_ATTENTION_BACKWARD] = _flex_attention_backward
+_REPLACEMENTS[FLEX_ATTENTION] = _flex_attention
+_REPLACEMENTS[FLEX_ATTENTION_BACKWARD] = _flex_attention_backward
 
 
 def _associative_scan(rows: Any, program: str) -> Any:
@@ -211,7 +213,7 @@ def _is_lowered_graph(program: str, rows: Any) -> bool:
     return all(node.target in LOWERINGS for node in graph.nodes if node.op == "call_function")
 
 
-_OWN[ASSOCIATIVE_SCAN] = _associative_scan
+_REPLACEMENTS[ASSOCIATIVE_SCAN] = _associative_scan
 
 
 @functools.cache
@@ -229,7 +231,7 @@ _LOOP_PRODUCT = 1 << 18
 
 
 def step_matmuls() -> dict[Any, Callable[..., Any]]:
-    """Returns decompositions of the products in a step of a loop that no hand-written kernel takes
+    """Returns decompositions of the matmuls in a step of a loop that no hand-written kernel takes
     (`kernels.selection.native_matmul`), into sums of products."""
     return {
         aten.mm.default: _as_sums,
@@ -246,8 +248,8 @@ def _as_sums(a: torch.Tensor, b: torch.Tensor) -> Any:
     if (a.dtype is torch.float32 and a.dim() == 2) or count > _LOOP_PRODUCT:
         return NotImplemented
     wide = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
-    products = a.to(wide).unsqueeze(-1) * b.to(wide).unsqueeze(-3)
-    return products.sum(-2, dtype=wide).to(a.dtype)
+    terms = a.to(wide).unsqueeze(-1) * b.to(wide).unsqueeze(-3)
+    return terms.sum(-2, dtype=wide).to(a.dtype)
 
 
 def _added(

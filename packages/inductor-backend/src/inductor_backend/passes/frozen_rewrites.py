@@ -80,10 +80,7 @@ def _fold_one(editor: Editor, node: Node) -> None:
         return
     if len(items) != len(node.users) or len(items) != 1 or editor.is_constant(x):
         return
-
-    def new(target: Any, *args: Any) -> Node:
-        return editor.call(node, target, *args)
-
+    new = editor.before(node)
     scale, shift = _scale_and_shift(editor, node)
     if _convolution_before(editor, x):
         assert isinstance(x, Node)
@@ -112,10 +109,7 @@ def _fold_one(editor: Editor, node: Node) -> None:
 def _scale_and_shift(editor: Editor, node: Node) -> tuple[Node, Node]:
     """Returns a batch norm's factor and offset per channel."""
     _, weight, bias, mean, var, _, eps = node.args
-
-    def new(target: Any, *args: Any) -> Node:
-        return editor.call(node, target, *args)
-
+    new = editor.before(node)
     scale = new(aten.rsqrt.default, new(aten.add.Tensor, var, eps))
     scale = scale if weight is None else new(aten.mul.Tensor, scale, weight)
     shift = new(aten.neg.default, new(aten.mul.Tensor, mean, scale))
@@ -188,10 +182,10 @@ def geometry_of(node: Node, always: bool = False) -> Geometry | None:
     numbers = [groups, *filters.shape, *stride, *padding, *dilation]  # type: ignore[misc]
     if not all(isinstance(number, int) for number in numbers) or 0 in filters.shape:
         return None
-    count, inside, *window = filters.shape
+    count, inside, *kernel_size = filters.shape
     pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
     channels: Any = inside * groups  # type: ignore[operator]
-    size: Any = (window[0], window[1])
+    size: Any = (kernel_size[0], kernel_size[1])
     g = Geometry(channels, count, size, pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type]
     if not (always or is_fast(g)):
         return None
@@ -227,7 +221,7 @@ def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
 
 
 def _mm(editor: Editor, node: Node) -> Node | None:
-    return _product(editor, node, None, *node.args)
+    return _matmul(editor, node, None, *node.args)
 
 
 def _addmm(editor: Editor, node: Node) -> Node | None:
@@ -241,10 +235,10 @@ def _addmm(editor: Editor, node: Node) -> Node | None:
         or value.shape[0] != matrix.shape[1]
     ):
         return None
-    return _product(editor, node, bias, a, b)
+    return _matmul(editor, node, bias, a, b)
 
 
-def _product(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | None:
+def _matmul(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | None:
     x, matrix = _tensor(a), _tensor(b)
     if x is None or matrix is None or not editor.is_constant(b, bias) or editor.is_constant(a):
         return None
@@ -299,7 +293,7 @@ def _fuse_next(editor: Editor, node: Node) -> Node | None:
     kwargs = dict(node.kwargs)
     name = _activation(user)
     if name is not None and _float32(user):
-        place = "final" if "residual" in kwargs else "epilogue"
+        place = "last_epilogue" if "residual" in kwargs else "epilogue"
         if place in kwargs:
             return None
         kwargs[place] = name
@@ -318,7 +312,7 @@ def _added(node: Node, user: Node) -> Node | None:
     """Returns the tensor of equal sizes that `user` adds to the result, or None."""
     if user.target is not aten.add.Tensor or user.kwargs or len(user.args) != 2:
         return None
-    other = next((item for item in user.args if item is not node), None)
+    other = next((operand for operand in user.args if operand is not node), None)
     value, own = _tensor(other), _tensor(node)
     if value is None or own is None or value.dtype != torch.float32 or user.args[0] is user.args[1]:
         return None

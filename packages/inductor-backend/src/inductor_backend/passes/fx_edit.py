@@ -8,6 +8,7 @@ same value whenever it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,6 +85,10 @@ class Editor:
             self.constant.add(node)
         return node
 
+    def before(self, like: torch.fx.Node) -> Callable[..., torch.fx.Node]:
+        """Returns `call` with its first argument."""
+        return partial(self.call, like)
+
     def _value(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         first = next(source.meta["val"] for source in node.all_input_nodes)
         values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
@@ -93,7 +98,7 @@ class Editor:
             hidden = values[0][2]
             return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])
         if node.target is attention:
-            query, _, result = (item for item in values[0][:3])
+            query, _, result = (operand for operand in values[0][:3])
             return result.new_empty((*query.shape[:3], result.shape[3]))
         assert node.target not in OPERATORS
         with first.fake_mode:

@@ -14,18 +14,9 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
-from inductor_backend.kernels import native, packed_ops, packed_weights
+from inductor_backend.kernels import native, packed_ops, packed_weights, selection
 from inductor_backend.kernels.packed_weights import Geometry
-from inductor_backend.kernels.selection import (
-    BLOCKED_ROWS,
-    RULES,
-    SMALL_MATMUL,
-    KernelChoice,
-    KernelKind,
-    Operand,
-    aten_choice,
-    best,
-)
+from inductor_backend.kernels.selection import KernelKind, Operand
 from inductor_backend.passes.weight_packing import pays
 from inductor_backend.runtime.cuda import build
 from tracer_core.plugin_api import operators
@@ -68,9 +59,9 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
         operands = [
             value for value in map(_value, node.args) if value is not None and value.dim() > 1
         ]
-        if len(operands) < 2 or _multiplications(*operands[:2]) >= SMALL_MATMUL:
+        if len(operands) < 2 or _multiplications(*operands[:2]) >= selection.SMALL_MATMUL:
             rows = math.prod(map(hint, operands[0].shape[:-1])) if operands else 0
-            yield "run_blocked" if rows >= BLOCKED_ROWS else "run_linear"
+            yield "run_blocked" if rows >= selection.BLOCKED_ROWS else "run_linear"
     elif name in DRAWS:
         training = node.kwargs.get(
             "training", node.args[2] if name.startswith("dropout") and len(node.args) > 2 else True
@@ -145,22 +136,22 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
     elif node.target is aten.convolution_backward.default:
         for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
             choice = _choice(node, [*node.args[:-1], mask])
-            if choice.kind is KernelKind.OWN:
+            if choice.kind is KernelKind.NATIVE:
                 yield f"run_{choice.form or f'convolution_backward_{name}'}"
     elif node.target is aten.bernoulli.p:
         yield "run_bernoulli"
     elif node.target in _LAUNCHERS and not node.kwargs:
         choice = _choice(node, node.args)
-        if choice.kind is KernelKind.OWN:
+        if choice.kind is KernelKind.NATIVE:
             yield f"run_{choice.form}" if choice.form else _LAUNCHERS[node.target]
 
 
-def _choice(node: torch.fx.Node, args: Any) -> KernelChoice:
-    assert node.target in RULES
+def _choice(node: torch.fx.Node, args: Any) -> selection.KernelChoice:
+    assert node.target in selection.RULES
     operands = [_operand(arg) for arg in args]
     if not all(isinstance(number, int) for number in _numbers(operands)):
-        return aten_choice(node.target, "what is no number yet")
-    return best(node.target, operands, hint)
+        return selection.aten_choice(node.target, "what is no number yet")
+    return selection.best(node.target, operands, hint)
 
 
 def _operand(arg: Any) -> Any:

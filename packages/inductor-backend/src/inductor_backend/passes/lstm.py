@@ -78,9 +78,7 @@ def _rewrite(editor: Editor, node: Node) -> None:
     units, has_biases = node.args[10], node.args[12]
     assert isinstance(x, Node) and isinstance(units, int)
     steps, batch, width = x.meta["val"].shape
-
-    def new(target: Any, *args: Any, **kwargs: Any) -> Node:
-        return editor.call(node, target, *args, **kwargs)
+    new = editor.before(node)
 
     # reorder the weights' rows from (gate, unit) to (group of units, gate, unit of the group)
     split = new(aten.view.default, of_hidden, [4, units // lanes(), lanes(), units])
@@ -109,7 +107,7 @@ def _rewrite(editor: Editor, node: Node) -> None:
         1: new(aten.select.int, results, 0, 0 if backwards else -1),
         2: new(aten.view.default, last, [batch, units]),
     }
-    for item in list(node.users):
-        item.replace_all_uses_with(result[item.args[1]])  # type: ignore[index]
-        editor.graph.erase_node(item)
+    for user in list(node.users):
+        user.replace_all_uses_with(result[user.args[1]])  # type: ignore[index]
+        editor.graph.erase_node(user)
     editor.graph.erase_node(node)

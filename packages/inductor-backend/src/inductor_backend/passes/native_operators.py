@@ -1,7 +1,7 @@
 """Rewrites operators that have no kernel of ours into some that have, for graphs that are to run
 without ATen, whether or not that is faster.
 
-Products that are scaled, or added to a matrix, become a product and loops; products of other dtypes
+Matmuls that are scaled, or added to a matrix, become a matmul and loops; matmuls of other dtypes
 than float32 become sums of products; attention of any length is ours; convolutions over lines are
 some over images of one row; transposed ones convolve an image with zeros between its pixels; small
 groups have our dense kernel.
@@ -42,28 +42,25 @@ def _value(node: Any) -> torch.Tensor:
     return value
 
 
-# products -----------------------------------------------------------------------------------------
+# matmuls ------------------------------------------------------------------------------------------
 
 
-def _product(editor: Editor, node: Node) -> None:
-    """Makes a product of other numbers than float32 a sum of products."""
+def _matmul(editor: Editor, node: Node) -> None:
+    """Makes a matmul of another dtype than float32 a sum of products."""
     a, b = node.args
     if _value(a).dtype != torch.float32:
         put(editor, node, _in_dtype(editor, node, _summed(editor, node, a, b), _value(node).dtype))
 
 
 def _summed(editor: Editor, node: Node, a: Any, b: Any) -> Node:
-    """Returns a product as a sum of products, in float32 for 16 bits."""
-
-    def new(target: Any, *args: Any, **kwargs: Any) -> Node:
-        return editor.call(node, target, *args, **kwargs)
-
+    """Returns a matmul as a sum of products, in float32 for 16 bits."""
+    new = editor.before(node)
     dtype = torch.float32 if _value(a).dtype in _LOW else _value(a).dtype
     a, b = (_in_dtype(editor, node, value, dtype) for value in (a, b))
     rank = _value(a).dim()
-    factors = new(aten.mul.Tensor, new(aten.unsqueeze.default, a, rank),
+    terms = new(aten.mul.Tensor, new(aten.unsqueeze.default, a, rank),
                   new(aten.unsqueeze.default, b, rank - 2))  # fmt: skip
-    return new(aten.sum.dim_IntList, factors, [rank - 1], dtype=dtype)  # ints wrap, as in eager
+    return new(aten.sum.dim_IntList, terms, [rank - 1], dtype=dtype)  # ints wrap, as in eager
 
 
 def _in_dtype(editor: Editor, node: Node, value: Any, dtype: torch.dtype) -> Any:
@@ -72,7 +69,7 @@ def _in_dtype(editor: Editor, node: Node, value: Any, dtype: torch.dtype) -> Any
     return editor.call(node, aten._to_copy.default, value, dtype=dtype)
 
 
-def _sum_of_product(product: Any) -> Callable[[Editor, Node], None]:
+def _scaled_or_added(matmul: Any) -> Callable[[Editor, Node], None]:
     """Returns the rule for ``beta * added + alpha * (a @ b)``, which is rounded once."""
 
     def rule(editor: Editor, node: Node) -> None:
@@ -85,7 +82,7 @@ def _sum_of_product(product: Any) -> Callable[[Editor, Node], None]:
         if alpha == 0 or (dtype in _LOW and not simple):
             return  # whether a NaN of the product counts, and where it is rounded, is the library's
         if dtype == torch.float32:
-            result = editor.call(node, product, a, b)
+            result = editor.call(node, matmul, a, b)
         else:
             result = _summed(editor, node, a, b)
         if alpha != 1:
@@ -134,27 +131,24 @@ def _lines(editor: Editor, node: Node) -> Node:
 
 def _transposed(editor: Editor, node: Node) -> Node:
     """Puts a convolution in a transposed one's place, and returns it: of the image with zeros
-    between its pixels and around it, with the filters turned round."""
+    between its pixels and around it, with the filters flipped."""
     inputs: Any = node.args
     x, weight, bias, stride, padding, dilation, _, output_padding, groups = inputs
-
-    def new(target: Any, *args: Any) -> Node:
-        return editor.call(node, target, *args)
-
+    new = editor.before(node)
     batch, channels, height, width = _value(x).shape
-    _, inside, *window = _value(weight).shape
+    _, inside, *kernel_size = _value(weight).shape
     (sh, sw) = stride
     apart = new(aten.reshape.default, x, [batch, channels, height, 1, width, 1])
     apart = new(aten.constant_pad_nd.default, apart, [0, sw - 1, 0, 0, 0, sh - 1], 0.0)
     image = new(aten.view.default, apart, [batch, channels, height * sh, width * sw])
     around: list[int] = []
     for k in (1, 0):
-        reach = dilation[k] * (window[k] - 1) - padding[k]
+        reach = dilation[k] * (kernel_size[k] - 1) - padding[k]
         around += [reach, reach + output_padding[k] - (stride[k] - 1)]
     image = new(aten.constant_pad_nd.default, image, around, 0.0)
-    shape = [groups, channels // groups, inside, *window]
+    shape = [groups, channels // groups, inside, *kernel_size]
     filters = new(aten.transpose.int, new(aten.reshape.default, weight, shape), 1, 2)
-    shape = [groups * inside, channels // groups, *window]
+    shape = [groups * inside, channels // groups, *kernel_size]
     filters = new(aten.flip.default, new(aten.reshape.default, filters, shape), [2, 3])
     result = new(
         aten.convolution.default,
@@ -177,10 +171,10 @@ def _attention(editor: Editor, node: Node) -> None:
 
 
 _RULES = {
-    aten.mm.default: _product,
-    aten.bmm.default: _product,
-    aten.addmm.default: _sum_of_product(aten.mm.default),
-    aten.baddbmm.default: _sum_of_product(aten.bmm.default),
+    aten.mm.default: _matmul,
+    aten.bmm.default: _matmul,
+    aten.addmm.default: _scaled_or_added(aten.mm.default),
+    aten.baddbmm.default: _scaled_or_added(aten.bmm.default),
     aten.convolution.default: _convolution,
     FLASH: _attention,
 }

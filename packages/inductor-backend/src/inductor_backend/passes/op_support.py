@@ -26,16 +26,16 @@ from inductor_backend.passes.cpu_scalars import host_side
 
 def _one_class(node: torch.fx.Node) -> str | None:
     value = node.args[0].meta["val"]  # type: ignore[union-attr]
-    item = value.shape[0 if value.dim() == 1 else 1] == 1
+    single_class = value.shape[0 if value.dim() == 1 else 1] == 1
     return (
         "a class out of one: a loop needs no index there, and its check would go with it"
-        if item
+        if single_class
         else None
     )
 
 
 def _boolean_mask(node: torch.fx.Node) -> str | None:
-    masks = [item.meta["val"] for item in node.args[1] if isinstance(item, torch.fx.Node)]  # type: ignore[union-attr]
+    masks = [index.meta["val"] for index in node.args[1] if isinstance(index, torch.fx.Node)]  # type: ignore[union-attr]
     if any(mask.dtype in (torch.bool, torch.uint8) for mask in masks):
         return "indexing with a boolean mask: the size depends on data"
     return None
@@ -84,8 +84,8 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
     here = next((tensor.device for tensor in result if tensor.device.type == "cuda"), main)
     if result and all(tensor.device != here for tensor in result):
         return f"a result on {result[0].device} in a graph of {main}"
-    for item in node.all_input_nodes:
-        tensor = item.meta.get("val")
+    for source in node.all_input_nodes:
+        tensor = source.meta.get("val")
         if isinstance(tensor, torch.Tensor) and tensor.device != here and tensor.dim():
             return f"an operand on {tensor.device} in a graph of {main}"
     return None

@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.ir.graph_meta import INSTANCE
 from inductor_backend.passes.fx_edit import copy_node
-from inductor_backend.passes.repeated_subgraphs import KEPT, Repeats, returned_nodes
+from inductor_backend.passes.repeated_subgraphs import LOWERED, Repeats, returned_nodes
 from inductor_backend.torch_private import lazy_graph_module
 
 Node = torch.fx.Node
@@ -24,11 +24,11 @@ _WHOLE = "inductor_whole"
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """whole: the original graph. small: the graph to lower. repeats: of the whole graph. returned:
+    """full: the original graph. small: the graph to lower. repeats: of the whole graph. returned:
     for each output of the whole graph, its position in the small graph's outputs, or (instance,
     offset, how many outputs of that instance come before)."""
 
-    whole: torch.fx.GraphModule
+    full: torch.fx.GraphModule
     small: torch.fx.GraphModule
     repeats: Repeats
     returned: tuple[int | tuple[int, int, int], ...]
@@ -41,12 +41,14 @@ def whole_of(node: Node) -> Node | None:
 
 def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
     """Returns the cut of this graph."""
-    kept = {number: number for number in range(KEPT - 1)} | {repeats.count - 1: KEPT - 1}
+    instances = {number: number for number in range(LOWERED - 1)} | {repeats.count - 1: LOWERED - 1}
     place = {node: at for at, node in enumerate(repeats.calls)}
     graph = torch.fx.Graph()
     result: dict[Node, Node] = {}
-    left_out, third = repeats.instance(repeats.count - 2), repeats.instance(KEPT - 2)
-    stand_ins = {repeats.calls[a]: repeats.calls[b] for a, b in zip(left_out, third, strict=True)}
+    left_out, third = repeats.instance(repeats.count - 2), repeats.instance(LOWERED - 2)
+    replacements = {
+        repeats.calls[a]: repeats.calls[b] for a, b in zip(left_out, third, strict=True)
+    }
     for node in module.graph.nodes:
         number, offset = divmod(place.get(node, -1) - repeats.start, repeats.period)
         if node.op == "output":
@@ -54,14 +56,14 @@ def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
         if number in repeats.removed:
             continue
         result[node] = copy = copy_node(
-            graph, node, lambda source: result.get(source) or result[stand_ins[source]]
+            graph, node, lambda source: result.get(source) or result[replacements[source]]
         )
-        if number in kept:
-            copy.meta[INSTANCE] = (kept[number], offset)
+        if number in instances:
+            copy.meta[INSTANCE] = (instances[number], offset)
         if node.op in ("placeholder", "get_attr"):
             copy.meta[_WHOLE] = node
     returned, items = _returned(module.graph, repeats, place)
-    graph.output(tuple(result[item] if isinstance(item, Node) else item for item in items))
+    graph.output(tuple(result[output] if isinstance(output, Node) else output for output in items))
     return Outline(module, lazy_graph_module(module, graph), repeats, returned)
 
 
@@ -72,12 +74,12 @@ def _returned(
     numbers: list[int | tuple[int, int, int]] = []
     items: list[Any] = []
     often: dict[int, int] = {}
-    for item in returned_nodes(graph):
-        number, offset = divmod(place.get(item, -1) - repeats.start, repeats.period)
+    for output in returned_nodes(graph):
+        number, offset = divmod(place.get(output, -1) - repeats.start, repeats.period)
         if number in repeats.removed:
             turn = often[number] = often.get(number, -1) + 1
             numbers.append((number, offset, turn))
         else:
             numbers.append(len(items))
-            items.append(item)
+            items.append(output)
     return tuple(numbers), items

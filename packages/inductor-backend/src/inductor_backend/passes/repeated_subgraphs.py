@@ -20,7 +20,7 @@ from tracer_core.plugin_api import operators, runs_once
 Node = torch.fx.Node
 
 #: Instances that are lowered: the first, the two that are compared, and the last.
-KEPT = 4
+LOWERED = 4
 
 #: The fewest saved nodes that pay for the search and the comparison.
 WORTH = 40
@@ -52,14 +52,14 @@ class Repeats:
     @property
     def removed(self) -> range:
         """The instances that are not lowered: all but the first three and the last."""
-        return range(KEPT - 1, self.count - 1)
+        return range(LOWERED - 1, self.count - 1)
 
     def inputs(self, number: int) -> dict[Node, Node] | None:
         """Maps graph inputs and constants that the third instance reads to those that this one
         reads in their place. None where one input would map to two, and where constants differ:
         what follows from them is computed at compile time."""
         result: dict[Node, Node] = {}
-        for mine, theirs in zip(self.instance(KEPT - 2), self.instance(number), strict=True):
+        for mine, theirs in zip(self.instance(LOWERED - 2), self.instance(number), strict=True):
             for a, b in zip(self.reads[mine], self.reads[theirs], strict=True):
                 if a.op != "call_function" and (
                     result.setdefault(a, b) is not b or (a.op == "get_attr" and a is not b)
@@ -71,7 +71,7 @@ class Repeats:
 def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
     """Returns the equal subgraphs that save the most, or None where too little would be saved."""
     calls = _calls(graph)
-    if len(calls) < KEPT * WINDOW + WORTH:
+    if len(calls) < LOWERED * WINDOW + WORTH:
         return None
     search = _Search(calls)
     best: Repeats | None = None
@@ -129,9 +129,9 @@ def _look(value: Any, sources: list[Node]) -> Any:
         sources.append(value)
         return "node" if value.op == "call_function" else (value.op, _meta(value.meta.get("val")))
     if isinstance(value, (list, tuple)):
-        return (isinstance(value, tuple), *[_look(item, sources) for item in value])
+        return (isinstance(value, tuple), *[_look(element, sources) for element in value])
     if isinstance(value, dict):
-        return tuple((name, _look(item, sources)) for name, item in value.items())
+        return tuple((name, _look(element, sources)) for name, element in value.items())
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return "symbol", str(value)
     if isinstance(value, (float, complex)):
@@ -185,7 +185,7 @@ class _Search:
                 start = at + 1
             elif at + 1 - start > last - first:
                 first, last = start, at + 1
-        if last + period - first < (KEPT + 1) * period:
+        if last + period - first < (LOWERED + 1) * period:
             return None
         begin = first + self._calmest(first, period)
         return Repeats(self.calls, self.reads, begin, period, (last + period - begin) // period)
@@ -195,11 +195,11 @@ class _Search:
         where the stretch began; nodes before it are shared by all instances."""
         if self.colors[here] != self.colors[there]:
             return False
-        for item, other in zip(self.reads[here], self.reads[there], strict=True):
-            if item.op != "call_function" or other.op != "call_function":
+        for source, other in zip(self.reads[here], self.reads[there], strict=True):
+            if source.op != "call_function" or other.op != "call_function":
                 continue  # inputs: their equal `_meta` is part of the color
-            if self.place[other] - self.place[item] != there - here and not (
-                item is other and self.place[item] < start
+            if self.place[other] - self.place[source] != there - here and not (
+                source is other and self.place[source] < start
             ):
                 return False
         return True
@@ -210,8 +210,8 @@ class _Search:
         for at in range(first + period, first + 2 * period):
             ends = [self.place[user] for user in self.calls[at].users if user in self.place]
             reach = min(max(ends, default=at), at + period)
-            for cut in range(at + 1, reach + 1):
-                crossing[(cut - first) % period] += 1
+            for boundary in range(at + 1, reach + 1):
+                crossing[(boundary - first) % period] += 1
         return min(range(period), key=crossing.__getitem__)
 
 
@@ -222,7 +222,9 @@ def _is_closed(graph: torch.fx.Graph, repeats: Repeats, place: dict[Node, int]) 
     """Checks the conditions of the module docstring, except equality, which the search ensures."""
     first, end = repeats.start, repeats.start + repeats.count * repeats.period
     written = {write.args[0] for write in repeats.calls if _writes(write)}
-    if any(_writes(repeats.calls[at]) or _draws(repeats.calls[at]) for at in repeats.instance(1)):
+    if any(
+        _writes(repeats.calls[at]) or _is_random(repeats.calls[at]) for at in repeats.instance(1)
+    ):
         return False
     for at in range(first, end):
         number = (at - first) // repeats.period
@@ -261,5 +263,5 @@ def _writes(node: Node) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def _draws(node: Node) -> bool:
+def _is_random(node: Node) -> bool:
     return node.target not in WITHOUT_DROPOUT and runs_once(node.target)

@@ -90,7 +90,7 @@ class Blocks:
 
     def _trim(self) -> None:
         needed = max((pool.nbytes for pool in self._pools), default=0)
-        for block in [item for item in self._free if item.nbytes > needed]:
+        for block in [free for free in self._free if free.nbytes > needed]:
             self._removed(block)
 
 
@@ -128,7 +128,7 @@ def view(
 class ArenaPool:
     """Arenas of one compiled graph. Thread-safe: deque's pop and append are atomic."""
 
-    __slots__ = ("__weakref__", "_free", "_made", "_making", "_views", "nbytes", "shared", "views")
+    __slots__ = ("__weakref__", "_count", "_free", "_making", "_views", "nbytes", "shared", "views")
 
     def __init__(self, nbytes: int, views: Sequence[ViewSpec] = ()) -> None:
         self.nbytes = nbytes
@@ -140,7 +140,7 @@ class ArenaPool:
             weakref.WeakKeyDictionary()
         )
         self._making = threading.Lock()
-        self._made = 0
+        self._count = 0
         if self.shared:
             BLOCKS.join(self)
 
@@ -157,7 +157,7 @@ class ArenaPool:
 
     def _on(self, block: Block) -> Arena:
         with self._making:
-            self._made += 1
+            self._count += 1
         with torch.inference_mode(False), torch.no_grad():
             views = tuple(view(block.memory, *spec) for spec in self.views)
         if self.shared:
@@ -172,7 +172,7 @@ class ArenaPool:
             self._free.append(arena)
 
     @property
-    def made(self) -> int:
+    def allocated(self) -> int:
         """Returns how many arenas were ever made: the greatest number of concurrent calls, if none
         raised. For shared blocks: the number of blocks ever used."""
-        return self._made
+        return self._count

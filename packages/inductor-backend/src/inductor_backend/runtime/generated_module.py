@@ -49,8 +49,8 @@ def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
     if artifact.device is not None:
         from inductor_backend.runtime.cuda.build import LoadedKernel  # not where there is no GPU
 
-        loaded = [item for item in namespace.values() if isinstance(item, LoadedKernel)]
-        artifact = replace(artifact, gpu_kernels=tuple(item.kernel for item in loaded))
+        loaded = [kernel for kernel in namespace.values() if isinstance(kernel, LoadedKernel)]
+        artifact = replace(artifact, gpu_kernels=tuple(kernel.kernel for kernel in loaded))
     mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
     return ModuleRunner(
         namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),

@@ -64,16 +64,16 @@ def branches_of(name: str, if_true: str, if_false: str) -> Callable[..., list[to
 
 def while_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
     """Returns the loop whose step is a generated module: (whether there is a first step, outer,
-    carried, numbers) -> the last carried tensors."""
+    carry, numbers) -> the last carry."""
     step = _call_of(name, code)
 
     def run(
         more: torch.Tensor,
         outer: Sequence[torch.Tensor],
-        carried: Sequence[torch.Tensor],
+        carry: Sequence[torch.Tensor],
         numbers: Sequence[int],
     ) -> list[torch.Tensor]:
-        state = [item.clone() for item in carried]
+        state = [tensor.clone() for tensor in carry]
         while more:
             *state, more = step([*outer, *state, *numbers])
         return state
@@ -82,22 +82,22 @@ def while_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
 
 
 def steps_of(name: str, code: str) -> Callable[..., list[torch.Tensor]]:
-    """Returns the loop over slices whose step is a generated module: (outer, carried, rows, numbers,
-    length, reverse) -> the last carried tensors and the stacked parts."""
+    """Returns the loop over slices whose step is a generated module: (outer, carry, rows, numbers,
+    length, reverse) -> the last carry and the stacked parts."""
     step = _call_of(name, code)
 
     def run(
         outer: Sequence[torch.Tensor],
-        carried: Sequence[torch.Tensor],
+        carry: Sequence[torch.Tensor],
         rows: Sequence[torch.Tensor],
         numbers: Sequence[int],
         length: int,
         reverse: bool,
     ) -> list[torch.Tensor]:
-        state, parts, count = list(carried), [], len(carried)
+        state, parts, count = list(carry), [], len(carry)
         order = range(length - 1, -1, -1) if reverse else range(length)
         for row in order:
-            result = step([*outer, *state, *(item[row] for item in rows), *numbers])
+            result = step([*outer, *state, *(sliced[row] for sliced in rows), *numbers])
             state = result[:count]
             parts.append(result[count:])
         if reverse:

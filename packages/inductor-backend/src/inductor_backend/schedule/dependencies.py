@@ -45,11 +45,11 @@ def live_nodes(program: LoopProgram) -> list[Node]:
     """Dead-code elimination: returns, in order, the nodes whose results are used."""
     needed = program.with_earlier(program.output_names)
     inputs = {name for name, buffer in program.buffers.items() if buffer.kind.value == "input"}
-    kept: list[Node] = []
+    live: list[Node] = []
     for node in reversed(program.nodes):
         visible = any(name in needed or name in inputs for name in node.writes)
         if visible or (isinstance(node, ExternNode) and node.sequential):
-            kept.append(node)
+            live.append(node)
             needed |= program.with_earlier(node.reads())
             needed |= {name for name in node.after}
-    return kept[::-1]
+    return live[::-1]

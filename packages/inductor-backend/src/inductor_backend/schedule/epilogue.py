@@ -24,8 +24,8 @@ def fuse_extern_epilogues(program: LoopProgram, sizes: SizeVars) -> list[str]:
     """Fuses what it can; returns one line for each activation: fused, or why not."""
     now = _Now(program)
     notes: list[str] = []
-    products = [node.name for node in program.nodes if _is_matmul(node)]
-    for name in products:
+    matmuls = [node.name for node in program.nodes if _is_matmul(node)]
+    for name in matmuls:
         _fuse_epilogue_of(program, sizes, now, now.node(name), notes)
     return notes
 
@@ -66,12 +66,12 @@ class _Now:
 
     def replace(self, node: Node) -> None:
         """Replaces the node of the same name."""
-        place = next(i for i, item in enumerate(self._program.nodes) if item.name == node.name)
+        place = next(i for i, other in enumerate(self._program.nodes) if other.name == node.name)
         self._program.nodes[place] = self._nodes[node.name] = node
         self._note(node)
 
     def remove(self, node: Node) -> None:
-        self._program.nodes[:] = [item for item in self._program.nodes if item.name != node.name]
+        self._program.nodes[:] = [other for other in self._program.nodes if other.name != node.name]
         del self._nodes[node.name]
 
 
@@ -107,11 +107,11 @@ def _refusal(program: LoopProgram, sizes: SizeVars, node: ExternNode, user: Loop
     source, target = program.buffers[node.writes[0]], program.buffers[store.buffers[0]]
     if argument.name != "load" or argument.buffer != source.name:
         return "not an activation of the result itself"
-    if node.epilogue != "none" or node.residual is not None or node.final != "none":
+    if node.epilogue != "none" or node.residual is not None or node.last_epilogue != "none":
         return "it has an epilogue already"
     choice = choice_of(program, node, sizes)
-    if choice.kind is not KernelKind.OWN or store.value.name not in choice.epilogues:
-        return f"the product is not ours, or does not know it ({choice.reason})"
+    if choice.kind is not KernelKind.NATIVE or store.value.name not in choice.epilogues:
+        return f"the matmul is not ours, or does not know it ({choice.reason})"
     if store.value.dtype != torch.float32 or target.dtype != torch.float32:
         return "not float32"
     if (
@@ -156,7 +156,7 @@ def _with_operand(node: ExternNode, old: str, new: str) -> ExternNode:
         if isinstance(value, Strided):
             return Strided(new, value.layout) if value.buffer == old else value
         if isinstance(value, (list, tuple)):
-            return [renamed(item) for item in value]
+            return [renamed(element) for element in value]
         return value
 
     kwargs = {name: renamed(value) for name, value in node.kwargs.items()}

@@ -16,7 +16,7 @@ import torch
 
 from inductor_backend.ir.index_expr import Index, product
 from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Origin, Store, loads_of
-from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.ops import OPS, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, cast, load, topological
 from inductor_backend.limits import MAX_LOCAL_ROW
@@ -66,6 +66,17 @@ class KernelBody:
             for name in store.buffers
             if name not in self.row_buffers
         }
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Returns whether nothing is computed once per row."""
+        return all(not phase.row and not phase.reductions for phase in self.phases)
+
+    @property
+    def cost(self) -> int:
+        """Estimates the scalar instructions for one element."""
+        values = topological(self.values())
+        return 2 + sum(2 if v.name in ("load", "masked_load") else OPS[v.name].cost for v in values)
 
     @property
     def in_order(self) -> bool:

@@ -93,10 +93,10 @@ class FusionLimits:
 
 @dataclass(slots=True)
 class FusionPlan:
-    """groups: in execution order. refusals: (node, group's first node, reason)."""
+    """groups: in execution order. reasons: (node, group's first node, reason)."""
 
     groups: list[Group]
-    refusals: list[tuple[str, str, str]]
+    reasons: list[tuple[str, str, str]]
 
 
 class Fusion:
@@ -118,7 +118,7 @@ class Fusion:
         self.groups: list[Group] = []
         self.home: dict[str, Group] = {}
         self.touching: dict[str, list[Group]] = {}
-        self.refusals: list[tuple[str, str, str]] = []
+        self.reasons: list[tuple[str, str, str]] = []
         self.mutated = frozenset(
             name
             for node in program.nodes
@@ -133,7 +133,7 @@ class Fusion:
                 self.place(squeezed(node), position)
             else:
                 self.new_group(node, None, position)
-        return FusionPlan(self.ordered(), self.refusals)
+        return FusionPlan(self.ordered(), self.reasons)
 
     def required(self, node: Node) -> list[Group]:
         return list(
@@ -167,13 +167,13 @@ class Fusion:
 
     def place(self, node: LoopNode, position: int) -> None:
         best: tuple[int, Group, Joined] | None = None
-        for group, shared in () if node.product else self.candidates(node):
+        for group, shared in () if node.is_matmul else self.candidates(node):
             score = shared_bytes(self.program, self.sizes, shared)
             if best is not None and score <= best[0]:
                 continue
             joined = self.try_join(group, node)
             if isinstance(joined, FusionRefused):
-                self.refusals.append((node.name, group.nodes[0].name, joined.reason))
+                self.reasons.append((node.name, group.nodes[0].name, joined.reason))
             else:
                 best = (score, group, joined)
         kind = self.kind_of(node) if self.limits.together > 1 else None
@@ -203,7 +203,7 @@ class Fusion:
         continues one."""
         numel = product(node.sizes)
         small = isinstance(numel, int) and numel <= MAX_FUSED_UPDATE
-        is_pointwise = not (node.product or node.is_reduction or any(node.reduced))
+        is_pointwise = not (node.is_matmul or node.is_reduction or any(node.reduced))
         writes_input = not self.mutated.isdisjoint((*node.reads(), *node.writes))
         return small and is_pointwise and writes_input
 
@@ -211,7 +211,12 @@ class Fusion:
         """Returns a key shared by nodes that may be in one launch without sharing data, or None."""
         if self.is_update(node):
             return node.sizes
-        if len(node.stores) != 1 or any(node.reduced) or node.product or not node.stores[0].plain:
+        if (
+            len(node.stores) != 1
+            or any(node.reduced)
+            or node.is_matmul
+            or not node.stores[0].is_assignment
+        ):
             return None
         numel, value = product(node.sizes), node.stores[0].value
         while value.name == "cast":
@@ -276,7 +281,7 @@ class Fusion:
             return FusionRefused("too many buffers for one kernel")
         if sum(map(self.cost_of, [node, *group.loops])) > MAX_KERNEL_INSTRUCTIONS:
             return FusionRefused("the kernel would become too large")
-        if group.loops[0].product:
+        if group.loops[0].is_matmul:
             return self._after_matmul(group, node)
         if not self.limits.reads_scans and node.reads() & {
             b for loop in group.loops for b in _scanned(loop)
@@ -316,7 +321,7 @@ class Fusion:
                 *(
                     (name, store.index)
                     for store in node.stores
-                    if store.plain
+                    if store.is_assignment
                     for name in store.buffers
                 ),
             )
@@ -336,7 +341,7 @@ class Fusion:
         assert group.domain is not None
         written = {name for member in group.loops for name in member.writes}
         if not node.reads() & written or any(name in self.mutated for name in node.writes):
-            return FusionRefused("it does not go on with the product's elements")
+            return FusionRefused("it does not go on with the matmul's elements")
         joined = unify_matmul(group.domain, node)
         if isinstance(joined, FusionRefused):
             return joined

@@ -54,7 +54,7 @@ class Inliner:
     def __init__(self, program: LoopProgram, gpu: bool) -> None:
         self.program, self.gpu = program, gpu
         self.nodes: dict[str, Node] = {node.name: node for node in live_nodes(program)}
-        self.refusals: list[tuple[str, str]] = []
+        self.reasons: list[tuple[str, str]] = []
         self.readers: dict[str, dict[str, None]] = {}  # dicts: ordered sets
         for node in self.nodes.values():
             for buffer in node.reads():
@@ -74,16 +74,16 @@ class Inliner:
             if isinstance(node, LoopNode):
                 reason = self.inline(node)
                 if reason is not None:
-                    self.refusals.append((name, reason))
+                    self.reasons.append((name, reason))
         self.program.nodes = list(self.nodes.values())
         self.program.nodes = live_nodes(self.program)
-        return self.refusals
+        return self.reasons
 
     def inline(self, node: LoopNode) -> str | None:
         if len(node.stores) != 1 or node.is_reduction:
             return "a reduction, scan or scatter" if node.is_reduction else "several stores"
         (buffer,) = node.stores[0].buffers
-        if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_plain(node):
+        if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_inlinable(node):
             return "writes a region or an input"
         readers = [self.nodes[name] for name in self.readers.get(buffer, ())]
         last = max((self.position[reader.name] for reader in readers), default=0)
@@ -92,12 +92,12 @@ class Inliner:
         loops = [reader for reader in readers if isinstance(reader, LoopNode)]
         if not loops:
             return "read by operators or the caller only"
-        kept = buffer in self.program.output_names or len(loops) < len(readers)
+        stored = buffer in self.program.output_names or len(loops) < len(readers)
         loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
-        if not kept and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
+        if not stored and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
             return "eager checks every element, and no reader reads them all"
         reason = worth_inlining(node, loops, loads, self.gpu)
-        if kept and reason is None and node.reads():
+        if stored and reason is None and node.reads():
             reason = "its buffer is needed anyway"
         if reason is None:
             for reader in loops:
@@ -113,15 +113,15 @@ class Inliner:
         points as it has elements, through views, which give each point another element."""
         for load in loads:
             index = load.indices()
-            indirect = any(True for item in index for _ in item.indirect_values())
-            used = {position for item in index for position in item.variables()}
+            indirect = any(True for part in index for _ in part.indirect_values())
+            used = {position for part in index for position in part.variables()}
             points = product(reader.sizes[position] for position in used)
             elements = product(self.program.buffers[load.buffer].layout.sizes)
             if load.name == "load" and not indirect and points == elements:
                 return True
         return False
 
-    def is_plain(self, node: LoopNode) -> bool:
+    def is_inlinable(self, node: LoopNode) -> bool:
         """Returns whether the store covers the whole buffer, each element once, at the loop
         variables themselves, and no scatter changes the buffer afterwards."""
         (store,) = node.stores

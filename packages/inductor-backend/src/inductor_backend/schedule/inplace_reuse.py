@@ -34,7 +34,11 @@ def places_to_reuse(program: LoopProgram, body: KernelBody) -> dict[str, list[st
         for store in phase.stores:
             (name,) = store.buffers
             target = program.buffers[name]
-            if not store.plain or target.storage != name or target.kind is not BufferKind.TEMP:
+            if (
+                not store.is_assignment
+                or target.storage != name
+                or target.kind is not BufferKind.TEMP
+            ):
                 continue
             address, before = _address(program, name, store.index), set(topological([store.value]))
             fits = [

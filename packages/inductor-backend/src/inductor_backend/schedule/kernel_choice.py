@@ -19,23 +19,11 @@ from inductor_backend.kernels import (
     collectives,
     linear_algebra,
     packed_ops,
+    selection,
     strided_copy,
     unaligned_gemm,
 )
-from inductor_backend.kernels.selection import (
-    CHECK,
-    COPY,
-    MATMULS,
-    WAIT,
-    KernelChoice,
-    KernelKind,
-    Operand,
-    aten_choice,
-    best,
-    function_in,
-    native_kernel,
-    native_matmul,
-)
+from inductor_backend.kernels.selection import KernelChoice, KernelKind, Operand, aten_choice
 from tracer_core.plugin_api import (
     FLEX_ATTENTION,
     FLEX_ATTENTION_BACKWARD,
@@ -66,16 +54,12 @@ ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
 #: GPU operators that only the backend's own graph rewrites and lowerings create.
 CUDA_KERNELS = {
-    unaligned_gemm.mm: function_in(
-        unaligned_gemm,
-        "mm",
-        KernelKind.PYTHON,
-        "a product a class of rows, each aligned",
-        symbolic=True,
+    unaligned_gemm.mm: selection.function_in(
+        unaligned_gemm, "mm", KernelKind.PYTHON, "a matmul for each class of rows", symbolic=True
     ),
-    collectives.wait: WAIT,
-    linear_algebra.checked: CHECK,
-    strided_copy.copy: COPY,
+    collectives.wait: selection.WAIT,
+    linear_algebra.checked: selection.CHECK,
+    strided_copy.copy: selection.COPY,
 }
 
 #: CPU operators whose kernels are generated with the graph's own.
@@ -84,7 +68,7 @@ GENERATED = {
     for op in (FLEX_ATTENTION, FLEX_ATTENTION_BACKWARD)
 }
 
-#: Batches of products, which may have symbolic sizes as other products may.
+#: Batches of matmuls, which may have symbolic sizes as other matmuls may.
 BATCHES = frozenset({aten.bmm.default})
 
 ChoiceRule = Callable[[LoopProgram, ExternNode, SizeVars], KernelChoice]
@@ -96,7 +80,7 @@ def _operand(program: LoopProgram, value: Any) -> Any:
             value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype
         )
     if isinstance(value, (list, tuple)):
-        return [_operand(program, item) for item in value]
+        return [_operand(program, element) for element in value]
     return value
 
 
@@ -123,14 +107,16 @@ def choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> Kernel
         return KernelChoice(_generated, "", KernelKind.LOOP, "a loop without Python", symbolic=True)
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
-    choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
+    choice = selection.best(
+        node.target, [_operand(program, value) for value in node.args], sizes.hint
+    )
     if (
-        choice.kind is KernelKind.OWN
+        choice.kind is KernelKind.NATIVE
         and not (choice.symbolic or node.target in SYMBOLIC)
         and not is_static(node)
     ):
         return aten_choice(node.target, "a convolution of symbolic sizes")
-    if choice.kind is KernelKind.ATEN and _writes_where_told(program, node):
+    if choice.kind is KernelKind.ATEN and _may_write_out(program, node):
         return replace(choice, kind=KernelKind.OUT)
     return choice
 
@@ -139,10 +125,10 @@ def step_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> K
     """Returns the kernel for one operator call in a step of a loop, which runs without Python if no
     operator is ATen's."""
     choice = choice_of(program, node, sizes)
-    if choice.kind is KernelKind.OWN or node.target not in MATMULS or node.kwargs:
+    if choice.kind is KernelKind.NATIVE or node.target not in selection.MATMULS or node.kwargs:
         return choice
-    own = native_matmul(node.target, [_operand(program, value) for value in node.args], sizes.hint)
-    return own or choice
+    arguments = [_operand(program, value) for value in node.args]
+    return selection.native_matmul(node.target, arguments, sizes.hint) or choice
 
 
 def native_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
@@ -152,7 +138,7 @@ def native_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) ->
     if choice.kind.is_native or node.kwargs or not (node.target in BATCHES or is_static(node)):
         return choice
     arguments = [_operand(program, value) for value in node.args]
-    return native_kernel(node.target, arguments, sizes.hint) or choice
+    return selection.native_kernel(node.target, arguments, sizes.hint) or choice
 
 
 def cuda_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
@@ -164,7 +150,7 @@ def _as_aten(node: ExternNode) -> KernelChoice:
     return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
 
 
-def _writes_where_told(program: LoopProgram, node: ExternNode) -> bool:
+def _may_write_out(program: LoopProgram, node: ExternNode) -> bool:
     """Returns whether the operator's ``out=`` variant gives the same result, which then lives in
     the arena or in a fresh output."""
     if node.target not in OUT_FORMS or not is_static(node):

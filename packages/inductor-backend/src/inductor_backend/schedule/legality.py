@@ -135,7 +135,7 @@ def unify_matmul(domain: Domain, node: LoopNode) -> Joined | FusionRefused:
     """Unifies a node with the results of a matmul, whose reduction dimensions come last; either may
     have finer dimensions."""
     if node.is_reduction:
-        return FusionRefused("a reduction of a product's results")
+        return FusionRefused("a reduction of a matmul's results")
     refinement = refine(domain.outer, node.sizes)
     if refinement is None:
         return FusionRefused(
@@ -242,4 +242,4 @@ def _in_row(store: Store, reduced: Sequence[bool]) -> bool:
         *store.value.variables,
         *(p for index in store.index for p in index.variables()),
     )
-    return not store.plain or any(reduced[p] for p in variables_of)
+    return not store.is_assignment or any(reduced[p] for p in variables_of)

@@ -1,6 +1,6 @@
 """Lowers matmuls and convolutions to loops, so that generated kernels may fuse their surroundings.
 
-Chosen operator calls become loop nodes marked `product`: one sum over the last dimensions of a
+Chosen operator calls become loop nodes marked `is_matmul`: one sum over the last dimensions of a
 value of the M dimensions times a value of the N dimensions; a bias is a separate node. The given
 program is not changed. Operands are read through the strides that the operator would have seen.
 """
@@ -126,7 +126,7 @@ class MatmulLoops:
         ].dtype
         stores = (Store((result.name,), place, value, "sum"),)
         nodes = [
-            LoopNode(node.name, domain, reduced, stores, node.origin, node.after, product=True),
+            LoopNode(node.name, domain, reduced, stores, node.origin, node.after, is_matmul=True),
         ]
         if created.bias is not None:
             rows = variables(created.outer)
@@ -185,9 +185,9 @@ def _order(layout: BufferLayout, part: BufferLayout) -> tuple[int, ...] | None:
     the operand is another view."""
     if layout.offset != part.offset or len(layout.sizes) != len(part.sizes):
         return None
-    steps = zip(layout.sizes, layout.strides, part.strides, strict=True)
+    dims = zip(layout.sizes, layout.strides, part.strides, strict=True)
     if layout.sizes == part.sizes and all(
-        own == other or _is_one(size) for size, own, other in steps
+        mine == theirs or _is_one(size) for size, mine, theirs in dims
     ):
         return tuple(range(len(layout.sizes)))
     wanted = list(zip(part.sizes, part.strides, strict=True))
@@ -221,10 +221,10 @@ def _matrices(loops: MatmulLoops, node: ExternNode) -> Sum | None:
 def _broadcast(loops: MatmulLoops, bias: Strided, sizes: Sequence[Expr]) -> Read:
     read = loops.element(bias)
     lead = len(sizes) - len(bias.layout.sizes)
-    own = bias.layout.sizes
+    shape = bias.layout.sizes
 
     def element(at: At) -> Value:
-        return read([Index() if _is_one(own[k]) else at[lead + k] for k in range(len(own))])
+        return read([Index() if _is_one(shape[k]) else at[lead + k] for k in range(len(shape))])
 
     return element
 

@@ -229,17 +229,17 @@ def place(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str
 
 def _place_static(sizes: dict[str, int], life: dict[str, Life], plan: MemoryPlan) -> None:
     """Places buffers largest first, each at the lowest offset that is free during its whole life."""
-    placed: list[tuple[int, int, int, Life]] = []  # by offset; the third tells equal ones apart
+    intervals: list[tuple[int, int, int, Life]] = []  # by offset; the third tells equal ones apart
     total = 0
     for name in sorted(sizes, key=lambda n: (-sizes[n], life[n].first)):
         mine, size, offset = life[name], sizes[name], 0
-        for start, stop, _, other in placed:
+        for start, stop, _, other in intervals:
             if other.last < mine.first or mine.last < other.first:
                 continue
             if start - offset >= size:
                 break
             offset = max(offset, stop)
-        bisect.insort(placed, (offset, offset + size, len(placed), mine))
+        bisect.insort(intervals, (offset, offset + size, len(intervals), mine))
         plan.offsets[name] = offset
         total = max(total, offset + size)
     plan.size = total

@@ -64,16 +64,16 @@ BOUNDED = COMMUTING | {
 JUMPING_OPERATORS = frozenset({"_local_scalar_dense", "item", "round", "histc", "histogram"})
 
 
-def insert_rounding(program: LoopProgram, everywhere: bool, products: bool) -> list[str]:
-    """Rounds loads of the program's loops; returns a line for each loop that got some. products:
+def insert_rounding(program: LoopProgram, everywhere: bool, matmuls: bool) -> list[str]:
+    """Rounds loads of the program's loops; returns a line for each loop that got some. matmuls:
     results of ATen's operators may be computed inside kernels, too (matmuls)."""
     if not any(buffer.dtype in ROUNDED for buffer in program.buffers.values()):
         return []
-    return _Rounding(program, everywhere, products).run()
+    return _Rounding(program, everywhere, matmuls).run()
 
 
 class _Rounding:
-    def __init__(self, program: LoopProgram, everywhere: bool, products: bool) -> None:
+    def __init__(self, program: LoopProgram, everywhere: bool, matmuls: bool) -> None:
         self.program, self.everywhere = program, everywhere
         #: Buffers of which a computed value may have more bits than its dtype.
         self.computed: set[str] = set()
@@ -85,15 +85,15 @@ class _Rounding:
             if isinstance(node, LoopNode):
                 for store in node.stores:
                     self._note(store)
-            elif products:
+            elif matmuls:
                 self.computed.update(node.writes)
                 self.beyond.update(node.writes)
 
     def _note(self, store: Store) -> None:
         self.computed.update(store.buffers)
-        kept = store.plain or store.reduce in ("max", "min")
+        keeps_value = store.is_assignment or store.reduce in ("max", "min")
         unrounded = {load for load in _left_to_readers(store) if load.buffer in self.beyond}
-        if not kept or not stays_in_range(store.value, unrounded):
+        if not keeps_value or not stays_in_range(store.value, unrounded):
             self.beyond.update(store.buffers)
 
     def run(self) -> list[str]:
@@ -174,7 +174,7 @@ class _Rounding:
 def _left_to_readers(store: Store) -> set[Value]:
     """Returns the loads that become the stored value by operations that commute with rounding, and
     that nothing else in the store reads."""
-    if not store.plain:
+    if not store.is_assignment:
         return set()
     later = {store.value}
     others: set[Value] = set()
@@ -187,7 +187,7 @@ def _left_to_readers(store: Store) -> set[Value]:
                 moved = value.args
         later.update(moved)
         others.update(operand for operand in value.operands if operand not in moved)
-    return {item for item in later - others if item.name == "load"}
+    return {value for value in later - others if value.name == "load"}
 
 
 def is_discontinuous(value: Value) -> bool:
@@ -226,7 +226,7 @@ def _with_rounded(store: Store, names: Container[str]) -> Store:
         return make("round_to", load, attr=load.attr[2]) if load.buffer in names else None
 
     rewrite = Rewriter(None, on_load)
-    index = tuple(rewrite.index(item) for item in store.index)
+    index = tuple(rewrite.index(part) for part in store.index)
     return replace(store, index=index, value=rewrite(store.value))
 
 

@@ -37,10 +37,10 @@ class ReductionSplit:
 ReductionSplits = Mapping[int, ReductionSplit]
 
 
-def length_of_part(node: LoopNode, cut: ReductionSplits) -> Expr:
+def length_of_part(node: LoopNode, splits: ReductionSplits) -> Expr:
     """Returns the elements of a row in one chunk."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
-    return product(cut[p].length if p in cut else node.sizes[p] for p in reduced)
+    return product(splits[p].length if p in splits else node.sizes[p] for p in reduced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Parts:
     part: tuple[bool, ...]
     results: tuple[Expr, ...]
 
-    def kept(self) -> tuple[Index, ...]:
+    def outer_index(self) -> tuple[Index, ...]:
         """Returns the results' index, in loops over all sizes."""
         return tuple(
             v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part
@@ -60,7 +60,7 @@ class _Parts:
 
 
 def in_parts(
-    program: LoopProgram, node: LoopNode, cut: ReductionSplits, across: bool
+    program: LoopProgram, node: LoopNode, splits: ReductionSplits, across: bool
 ) -> list[LoopNode]:
     """Returns loops equivalent to the node. across: its rows are strided in memory."""
     (store,) = node.stores
@@ -69,11 +69,11 @@ def in_parts(
     part: list[bool] = []
     places: list[list[int]] = []
     for p, size in enumerate(node.sizes):
-        item = cut.get(p)
+        chunks = splits.get(p)
         pieces: list[tuple[Expr, bool, bool]] = [(size, node.reduced[p], False)]
-        if item is not None:
-            rest = [] if item.length == 1 else [(item.length, True, False)]
-            pieces = [(item.parts, False, True), *rest]
+        if chunks is not None:
+            rest = [] if chunks.length == 1 else [(chunks.length, True, False)]
+            pieces = [(chunks.parts, False, True), *rest]
         places.append(list(range(len(domain), len(domain) + len(pieces))))
         domain += [piece[0] for piece in pieces]
         reduced += [piece[1] for piece in pieces]
@@ -101,16 +101,16 @@ def in_parts(
         sizes=tuple(domain),
         reduced=tuple(reduced),
         stores=(
-            Store(tuple(b.name for b in partial), where, _inside(node, cut, by), store.reduce),
+            Store(tuple(b.name for b in partial), where, _inside(node, splits, by), store.reduce),
         ),
     )
     if store.reduce == "welford":
-        length = length_of_part(node, cut)
+        length = length_of_part(node, splits)
         assert isinstance(length, int)
         return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
     if store.reduce in PLACES:
-        return [first, *_combine_places(program, node, cut, first, partial[0], parts_of, across)]
-    place = _rows_only(node, store, parts_of.kept())
+        return [first, *_combine_places(program, node, splits, first, partial[0], parts_of, across)]
+    place = _rows_only(node, store, parts_of.outer_index())
     return [
         first,
         _over_parts(
@@ -119,11 +119,11 @@ def in_parts(
     ]
 
 
-def _inside(node: LoopNode, cut: ReductionSplits, by: Sequence[Index]) -> Value:
+def _inside(node: LoopNode, splits: ReductionSplits, by: Sequence[Index]) -> Value:
     """Returns the reduced value over the loops that `by` names; the reduction's identity past the
     end."""
     (store,) = node.stores
-    uneven = [p for p, item in cut.items() if item.uneven]
+    uneven = [p for p, chunks in splits.items() if chunks.uneven]
     if not uneven:
         return Rewriter(by)(store.value)
     (p,) = uneven
@@ -167,16 +167,16 @@ def _buffer(
     strides = contiguous_strides(sizes)
     if outermost is not None:
         order = sorted(range(len(sizes)), key=lambda k: not outermost[k])
-        steps = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
-        strides = tuple(steps[k] for k in range(len(sizes)))
+        by_dim = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
+        strides = tuple(by_dim[k] for k in range(len(sizes)))
     buffer = Buffer(name, dtype, BufferLayout(tuple(sizes), strides), BufferKind.TEMP)
     program.buffers[name] = buffer
     return buffer
 
 
-def _rows_only(node: LoopNode, store: Store, kept: Sequence[Index]) -> tuple[Index, ...]:
-    """Returns the index of a row's result. kept: the current outer loops."""
-    following = iter(kept)
+def _rows_only(node: LoopNode, store: Store, outer_index: Sequence[Index]) -> tuple[Index, ...]:
+    """Returns the index of a row's result. outer_index: the current outer loops."""
+    following = iter(outer_index)
     rewrite = Rewriter([Index() if r else next(following) for r in node.reduced])
     return tuple(rewrite.index(index) for index in store.index)
 
@@ -203,7 +203,7 @@ def _over_parts(
 def _combine_places(
     program: LoopProgram,
     node: LoopNode,
-    cut: ReductionSplits,
+    splits: ReductionSplits,
     first: LoopNode,
     at: Buffer,
     parts: _Parts,
@@ -221,36 +221,38 @@ def _combine_places(
     beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
     of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))
     of_all = _over_parts(
-        node, f"{node.name}_best", parts, extremes, (best.name,), parts.kept(), kind
+        node, f"{node.name}_best", parts, extremes, (best.name,), parts.outer_index(), kind
     )
     loops = variables(parts.sizes)
-    here, there = load(extremes.name, loops, dtype), load(best.name, parts.kept(), dtype)
+    here, there = load(extremes.name, loops, dtype), load(best.name, parts.outer_index(), dtype)
     same = make("eq", here, there)
     if dtype.is_floating_point:
         same = make("bit_or", same, make("ne", here, here))
     place = load(at.name, loops, torch.int64)
     for begin in _beginning(
-        node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]
+        node, splits, [v for v, part in zip(loops, parts.part, strict=True) if part]
     ):
         place = make("add", place, begin)
     match = make("where", same, place, const(2**63 - 1, torch.int64))
-    index = _rows_only(node, store, parts.kept())
+    index = _rows_only(node, store, parts.outer_index())
     last = replace(
         node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, match, "min"),)
     )
     return [of_parts, of_all, last]
 
 
-def _beginning(node: LoopNode, cut: ReductionSplits, loops: Sequence[Index]) -> list[Value]:
+def _beginning(node: LoopNode, splits: ReductionSplits, loops: Sequence[Index]) -> list[Value]:
     """Returns the terms of a chunk's offset in its row, in 64 bits: the kernel's own indices are
     small. loops: over the chunks of each cut dimension."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
     return [
         make(
-            "mul", make("index", attr=loop), const(product((cut[p].length, steps[p])), torch.int64)
+            "mul",
+            make("index", attr=loop),
+            const(product((splits[p].length, steps[p])), torch.int64),
         )
-        for p, loop in zip(sorted(cut), loops, strict=True)
+        for p, loop in zip(sorted(splits), loops, strict=True)
     ]
 
 
@@ -269,12 +271,18 @@ def _combine_welford(
     between = _buffer(program, f"{squares}_between", outer, dtype)
     within = _buffer(program, f"{squares}_within", outer, dtype)
     average = _buffer(program, f"{mean}_all", outer, dtype)
-    kept, rows = parts.kept(), variables(outer)
+    outer_index, rows = parts.outer_index(), variables(outer)
     of_means = _over_parts(
-        node, f"{node.name}_means", parts, partial[0], (average.name, between.name), kept, "welford"
+        node,
+        f"{node.name}_means",
+        parts,
+        partial[0],
+        (average.name, between.name),
+        outer_index,
+        "welford",
     )
     of_squares = _over_parts(
-        node, f"{node.name}_squares", parts, partial[1], (within.name,), kept, "sum"
+        node, f"{node.name}_squares", parts, partial[1], (within.name,), outer_index, "sum"
     )
     total: Value = make(
         "add",
@@ -289,7 +297,7 @@ def _combine_welford(
 
 
 def in_two_passes(
-    program: LoopProgram, node: LoopNode, cut: ReductionSplits, across: bool
+    program: LoopProgram, node: LoopNode, splits: ReductionSplits, across: bool
 ) -> list[LoopNode]:
     """Returns loops that compute the mean, then the squared distances to it: means of unequal
     chunks have unequal weights."""
@@ -307,7 +315,7 @@ def in_two_passes(
         full = replace(
             node, name=f"{node.name}_{name}", stores=(Store((target.name,), where, value, "sum"),)
         )
-        return in_parts(program, full, cut, across)
+        return in_parts(program, full, splits, across)
 
     count = const(
         product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype

@@ -2,7 +2,7 @@
 
 Runs after inlining. A node is replaced by one that reduces each chunk into a buffer and others that
 reduce the buffer (`split_reduction_loops`). Dimensions keep their order and the outermost reduction
-dimensions are cut, so that work on the same elements still fuses with the first kernel. Chunks have
+dimensions are split, so that work on the same elements still fuses with the first kernel. Chunks have
 equal length unless the size has no fitting divisor (prime or symbolic).
 """
 
@@ -31,7 +31,7 @@ PROGRAMS = 528
 #: Rows from which a reduction is left whole.
 ENOUGH_ROWS = 128
 
-#: Least elements of a chunk, and of a row that is cut.
+#: Least elements of a chunk, and of a row that is split.
 MIN_PART, MIN_ROW = 512, 4096
 
 #: The same for rows that are strided in memory, and how many of them a program takes.
@@ -53,7 +53,7 @@ MAX_HELD_COLUMN, HELD_COLUMNS = 1024, 64
 #: Reductions whose chunks are combined by the same reduction (not Welford).
 _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
-#: argmax and argmin take three more loops, so only rows so long are cut.
+#: argmax and argmin take three more loops, so only rows so long are split.
 LONG_ROW, LONG_COLUMN = 16384, 2048
 
 
@@ -63,28 +63,30 @@ def split_reductions(program: LoopProgram, sizes: SizeVars) -> list[str]:
     nodes: list[Node] = []
     writers, readers = program.writers(), _readers(program)
     for node in program.nodes:
-        cut = None
+        splits = None
         if isinstance(node, LoopNode) and not _is_read_again(program, node, sizes, readers):
-            cut = _cuts(program, node, sizes, writers)
-        if cut is None:
+            splits = _splits(program, node, sizes, writers)
+        if splits is None:
             nodes.append(node)
             continue
         assert isinstance(node, LoopNode)
-        notes.append(f"{node.name}: {' x '.join(str(item.parts) for item in cut.values())} parts")
+        notes.append(
+            f"{node.name}: {' x '.join(str(chunks.parts) for chunks in splits.values())} parts"
+        )
         across = _across(program, node, sizes)
-        known = isinstance(length_of_part(node, cut), int) and not any(
-            item.uneven for item in cut.values()
+        known = isinstance(length_of_part(node, splits), int) and not any(
+            chunks.uneven for chunks in splits.values()
         )
         make_nodes = in_parts if node.stores[0].reduce != "welford" or known else in_two_passes
-        nodes += make_nodes(program, node, cut, across)
+        nodes += make_nodes(program, node, splits, across)
     program.nodes = nodes
     return notes
 
 
-def _cuts(
+def _splits(
     program: LoopProgram, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
 ) -> ReductionSplits | None:
-    """Returns how the node is cut, None if it stays whole."""
+    """Returns how the node is split, None if it stays whole."""
     if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, *PLACES, "welford"):
         return None
     rows = sizes.hint(
@@ -109,10 +111,10 @@ def _cuts(
         wanted = min(PROGRAMS // max(rows, 1), row // shortest)
     if wanted < 2:
         return None
-    cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
-    parts = sizes.hint(product(item.parts for item in cut.values()))
-    if cut and (parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest)):
-        return cut
+    splits = _outermost(node, wanted, sizes, _usual_parts(node, writers))
+    parts = sizes.hint(product(chunks.parts for chunks in splits.values()))
+    if splits and (parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest)):
+        return splits
     return _uneven(node, wanted, sizes) if wanted >= UNEVEN_PARTS else None
 
 
@@ -167,7 +169,7 @@ def _across(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> bool:
 
 
 def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[int]:
-    """Returns into how many chunks the loops that make its operands are cut by their own outer
+    """Returns into how many chunks the loops that make its operands are split by their own outer
     dimensions."""
     numbers: set[int] = set()
     total = product(node.sizes)
@@ -187,32 +189,32 @@ def _outermost(
 ) -> dict[int, ReductionSplit]:
     """Cuts whole dimensions while there are few chunks, then by a divisor of the next: a usual one,
     so that the loops line up, or the nearest from below."""
-    cut, next_one, wanted = _whole(node, wanted, sizes)
+    splits, next_one, wanted = _whole(node, wanted, sizes)
     size = None if next_one is None else node.sizes[next_one]
     if next_one is not None and isinstance(size, int):
         near = [
             n
             for n in usual
-            if not cut and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1
+            if not splits and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1
         ]
         parts = min(near, key=lambda n: abs(n - wanted), default=0)
         parts = parts or next(n for n in range(wanted, 0, -1) if size % n == 0)
         if parts > 1:
-            cut[next_one] = ReductionSplit(parts, size // parts)
-    return cut
+            splits[next_one] = ReductionSplit(parts, size // parts)
+    return splits
 
 
 def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, ReductionSplit] | None:
     """Cuts whole dimensions while there are few chunks, then the next into chunks that may be
     unequal."""
-    cut, next_one, wanted = _whole(node, wanted, sizes)
+    splits, next_one, wanted = _whole(node, wanted, sizes)
     if next_one is None:
-        return cut or None
+        return splits or None
     size = node.sizes[next_one]
     length = -(-sizes.hint(size) // wanted)
     length = -(-length // ALIGNED) * ALIGNED if length > 2 * ALIGNED else length
-    cut[next_one] = ReductionSplit(_quotient_up(size, length), length, uneven=True)
-    return cut
+    splits[next_one] = ReductionSplit(_quotient_up(size, length), length, uneven=True)
+    return splits
 
 
 def _whole(
@@ -220,17 +222,17 @@ def _whole(
 ) -> tuple[dict[int, ReductionSplit], int | None, int]:
     """Returns the outermost reduction dimensions that are cut whole, the next one, and how many
     chunks that may have."""
-    cut: dict[int, ReductionSplit] = {}
+    splits: dict[int, ReductionSplit] = {}
     for p, size in enumerate(node.sizes):
         if not node.reduced[p]:
             continue
         count = sizes.hint(size)
         if count > wanted:
-            return cut, p if wanted > 1 else None, wanted
+            return splits, p if wanted > 1 else None, wanted
         if count > 1:
-            cut[p] = ReductionSplit(size, 1)
+            splits[p] = ReductionSplit(size, 1)
             wanted //= count
-    return cut, None, wanted
+    return splits, None, wanted
 
 
 def _quotient_up(size: Expr, length: int) -> Expr:

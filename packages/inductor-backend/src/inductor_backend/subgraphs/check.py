@@ -16,7 +16,7 @@ from tracer_core.plugin_api import VerifyError
 Made = tuple[LoopProgram, FusionPlan, Sequence[KernelSource | None]]
 
 
-def same_plans(item: Made, other: Made) -> None:
+def same_plans(small: Made, full: Made) -> None:
     """Raises VerifyError unless two programs make the same calls in the same order on the same
     inputs, up to a one-to-one renaming of buffers.
     """
@@ -24,22 +24,22 @@ def same_plans(item: Made, other: Made) -> None:
     back: dict[str, str] = {}
 
     def pair(a: str, b: str) -> None:
-        fixed = item[0].buffers[a].kind is BufferKind.INPUT and a not in item[0].constants
+        fixed = small[0].buffers[a].kind is BufferKind.INPUT and a not in small[0].constants
         if (
             pairs.setdefault(a, b) != b
-            or (a not in item[0].constants and back.setdefault(b, a) != a)
+            or (a not in small[0].constants and back.setdefault(b, a) != a)
             or (fixed and a != b)
         ):
             raise VerifyError(f"repeated regions: {a} stands for {b} and {pairs[a]}")
-        if item[0].buffers[a].layout != other[0].buffers[b].layout:
+        if small[0].buffers[a].layout != full[0].buffers[b].layout:
             raise VerifyError(f"repeated regions: {a} and {b} have different layouts")
 
-    if len(item[1].groups) != len(other[1].groups):
+    if len(small[1].groups) != len(full[1].groups):
         raise VerifyError(
-            f"repeated regions: {len(item[1].groups)} groups instead of {len(other[1].groups)}"
+            f"repeated regions: {len(small[1].groups)} groups instead of {len(full[1].groups)}"
         )
     for mine, theirs, kernel, wanted in zip(
-        item[1].groups, other[1].groups, item[2], other[2], strict=True
+        small[1].groups, full[1].groups, small[2], full[2], strict=True
     ):
         if kernel is not None and wanted is not None:
             if form(kernel) != form(wanted):
@@ -52,7 +52,8 @@ def same_plans(item: Made, other: Made) -> None:
             if (
                 a is None
                 or b is None
-                or (a.target, a.epilogue, a.final) != (b.target, b.epilogue, b.final)
+                or (a.target, a.epilogue, a.last_epilogue)
+                != (b.target, b.epilogue, b.last_epilogue)
             ):
                 raise VerifyError(f"repeated regions: {a} in place of {b}")
             tensors = zip(a.tensors(), b.tensors(), strict=True)
@@ -63,7 +64,7 @@ def same_plans(item: Made, other: Made) -> None:
                 pair(left.buffer, right.buffer)
         for left_name, right_name in names:
             pair(left_name, right_name)
-    for mine_out, their_out in zip(item[0].outputs, other[0].outputs, strict=True):
+    for mine_out, their_out in zip(small[0].outputs, full[0].outputs, strict=True):
         if type(mine_out) is not type(their_out):
             raise VerifyError(f"repeated regions: output {mine_out} in place of {their_out}")
         if isinstance(mine_out, Strided) and isinstance(their_out, Strided):

@@ -22,11 +22,11 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.passes.outline import Outline, whole_of
-from inductor_backend.passes.repeated_subgraphs import KEPT
+from inductor_backend.passes.repeated_subgraphs import LOWERED
 from inductor_backend.schedule.fusion import FusionPlan, Group
 
 #: The instance that the other middle ones are copies of, and the last of the four.
-THIRD, LAST = KEPT - 2, KEPT - 1
+THIRD, LAST = LOWERED - 2, LOWERED - 1
 
 
 class NotEqual(Exception):
@@ -45,11 +45,11 @@ class Scheduled:
     lowered: GraphLowering
 
 
-def replicate(cut: Outline, scheduled: Scheduled) -> list[KernelSource | None]:
+def replicate(outline: Outline, scheduled: Scheduled) -> list[KernelSource | None]:
     """Turns program, plan and choices into the whole graph's, and returns its kernels. Raises
     NotEqual before it changes anything.
     """
-    names = _Names(cut, scheduled)
+    names = _Names(outline, scheduled)
     kinds = [
         names.kind(group, kernel)
         for group, kernel in zip(scheduled.plan.groups, scheduled.kernels, strict=True)
@@ -95,11 +95,11 @@ class _Names:
     the four that read it, and as what.
     """
 
-    def __init__(self, cut: Outline, made: Scheduled) -> None:
-        self.cut, self.made, self.program = cut, made, made.program
-        self.groups, self.kernels = made.plan.groups, made.kernels
-        self.number = made.lowered.instances
-        self.count = cut.repeats.count
+    def __init__(self, outline: Outline, scheduled: Scheduled) -> None:
+        self.outline, self.scheduled, self.program = outline, scheduled, scheduled.program
+        self.groups, self.kernels = scheduled.plan.groups, scheduled.kernels
+        self.number = scheduled.lowered.instances
+        self.count = outline.repeats.count
         self.next: dict[str, str] = {}
         self.before: dict[str, str] = {}
         self.copies: dict[str, str] = {}
@@ -113,12 +113,12 @@ class _Names:
         }
         self.places = {
             node.name: place[0]
-            for node in made.lowered.env
+            for node in scheduled.lowered.env
             if (place := instance_of(node)) is not None
         }
 
     def _inputs(self) -> list[dict[str, str]]:
-        env = self.made.lowered.env
+        env = self.scheduled.lowered.env
         named: dict[Any, str] = {}
         for node, value in env.items():
             full = whole_of(node)
@@ -126,7 +126,7 @@ class _Names:
                 named[full] = value.buffer.name
         result = []
         for real in range(self.count):
-            nodes = self.cut.repeats.inputs(real)
+            nodes = self.outline.repeats.inputs(real)
             if nodes is None or any((a in named) != (b in named) for a, b in nodes.items()):
                 raise NotEqual(
                     f"instance {real} reads its inputs in another way than the third one"
@@ -237,8 +237,8 @@ class _Names:
                 n.unpack,
                 n.fallback,
                 n.epilogue,
-                n.final,
-                self.made.choices[n.name],
+                n.last_epilogue,
+                self.scheduled.choices[n.name],
                 tuple(n.kwargs),
                 n.origin.op,
             )
@@ -275,10 +275,10 @@ class _Names:
         """Checks that each instance hands its results to the next through the same views."""
         values = {
             place: value
-            for node, value in self.made.lowered.env.items()
+            for node, value in self.scheduled.lowered.env.items()
             if (place := instance_of(node)) is not None
         }
-        repeats = self.cut.repeats
+        repeats = self.outline.repeats
         inside = {node: at for at, node in enumerate(repeats.calls)}
         first = repeats.instance(1)
         for offset, at in enumerate(first):
@@ -338,7 +338,7 @@ class _Names:
     def outputs(self) -> list[Any]:
         """Returns the outputs of the whole program."""
         small = self.program.outputs
-        (returned,) = self.made.lowered.gm.graph.find_nodes(op="output")[0].args
+        (returned,) = self.scheduled.lowered.gm.graph.find_nodes(op="output")[0].args
         owner = [
             place[0] if (place := instance_of(item)) is not None else None for item in returned
         ]
@@ -348,7 +348,7 @@ class _Names:
         }
         self.pair_values(middle[1], middle[THIRD])
         result: list[Any] = []
-        for where in self.cut.returned:
+        for where in self.outline.returned:
             if isinstance(where, tuple):
                 result.append(
                     renamed(
@@ -408,7 +408,7 @@ def _written(
     """Builds groups, kernels, buffers, choices and outputs of the whole graph before anything is
     changed.
     """
-    program, choices = names.program, dict(names.made.choices)
+    program, choices = names.program, dict(names.scheduled.choices)
     groups: list[Group] = []
     kernels: list[KernelSource | None] = []
 
@@ -428,7 +428,7 @@ def _written(
             residual=renamed(old.residual, to, program),
             outputs=renamed(old.outputs, to, program),
         )
-        choices[new.name] = names.made.choices[old.name]
+        choices[new.name] = names.scheduled.choices[old.name]
         kernels.append(None)
         groups.append(replace(group, nodes=[new]))
 
@@ -444,11 +444,11 @@ def _written(
         place += 1
     for name, template in names.copies.items():
         program.buffers[name] = replace(program.buffers[template], name=name, storage=name)
-    names.made.plan.groups[:] = groups
-    names.made.choices.update(choices)
+    names.scheduled.plan.groups[:] = groups
+    names.scheduled.choices.update(choices)
     program.outputs[:] = outputs
     program.channels_last = {
-        at for at, item in enumerate(names.cut.returned) if item in program.channels_last
+        at for at, item in enumerate(names.outline.returned) if item in program.channels_last
     }
     program.output_names = {name for item in outputs for name in _names(item)}
     return kernels

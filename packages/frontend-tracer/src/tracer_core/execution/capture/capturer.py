@@ -49,21 +49,30 @@ class _FailedSpeculation(Exception):
 
 def capture_start(runtime: Runtime, cache: GuardedCache, call: Call) -> EntryFunction | None:
     """Captures an entry where a call begins; see `capture_inside`."""
-    labels, state = call.labels(runtime.function), call.state
-
-    def start(tracer: Tracer) -> list[Frame]:
-        values = [
-            LazyValue(value, tracer.provenance.sources.state(index, label))
-            for index, (value, label) in enumerate(zip(state, labels, strict=True))
-        ]
-        n_args = len(call.args)
-        named = dict(zip(call.kwargs, values[n_args:], strict=True))
-        return tracer.start(runtime.function, values[:n_args], named)
-
+    function, state = runtime.function, call.state
+    start = starting(function, call.args, call.kwargs, call.labels(function))
     is_first = cache.is_first(state)
     entry = _capture(runtime, cache, start, state)
     runtime.tiering.n_first += is_first and entry is not None
     return entry
+
+
+def starting(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], labels: list[str]
+) -> StartFrames:
+    """Returns what puts the frame of a call into a tracer. labels: the names of all arguments."""
+
+    def start(tracer: Tracer) -> list[Frame]:
+        values = [
+            LazyValue(value, tracer.provenance.sources.state(index, label))
+            for index, (value, label) in enumerate(
+                zip((*args, *kwargs.values()), labels, strict=True)
+            )
+        ]
+        named = dict(zip(kwargs, values[len(args) :], strict=True))
+        return tracer.start(function, values[: len(args)], named)
+
+    return start
 
 
 def capture_inside(

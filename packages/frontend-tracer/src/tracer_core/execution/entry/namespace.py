@@ -5,10 +5,11 @@ The text of a cache entry names only these, its constants and its state.
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,46 +109,23 @@ def _set_generator_states(states: Sequence[tuple[Any, torch.Tensor]]) -> None:
         generator.set_state(state)
 
 
-def _generators(name: str) -> Any:
-    from tracer_core.trace import generator_continuations  # heavy: the tracer
-
-    return getattr(generator_continuations, name)
-
-
-def _draws(name: str) -> Any:
-    from tracer_core.trace import python_rng  # heavy: the tracer
-
-    return getattr(python_rng, name)
-
-
-def _readings(name: str) -> Any:
-    from tracer_core.fx_capture import state_values  # heavy: the recorder
-
-    return getattr(state_values, name)
-
-
-def _scalars(name: str) -> Any:
-    from tracer_core.fx_capture import known_scalars  # heavy: the recorder
-
-    return getattr(known_scalars, name)
-
-
-#: Names that few modules use -> function that returns the object, whose module is imported then.
-_SELDOM: dict[str, Callable[[str], Any]] = {
+#: Names that few modules use -> module of the tracer, which is imported only for them: it is heavy.
+_SELDOM = {
     **dict.fromkeys(
         ("generator_facts", "generator_values", "peeked", "items_left", "counted", "advance_by"),
-        _generators,
+        "tracer_core.trace.generator_continuations",
     ),
-    **dict.fromkeys(("rng_ahead", "run_steps"), _draws),
-    "reading": _readings,
-    "single": _scalars,
+    **dict.fromkeys(("rng_ahead", "run_steps"), "tracer_core.trace.python_rng"),
+    "reading": "tracer_core.fx_capture.state_values",
+    "single": "tracer_core.fx_capture.known_scalars",
 }
 
 
 def runtime_namespace(text: str) -> dict[str, Any]:
     """Returns the names that a generated module uses. text: its text."""
     return {
-        **{name: result(name) for name, result in _SELDOM.items() if name in text},
+        **{name: getattr(importlib.import_module(module), name)
+           for name, module in _SELDOM.items() if name in text},
         "watch_tensors": watch_tensors, "call_from": call_from, "calling_code": calling_code,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Continuation": Continuation,
         "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,

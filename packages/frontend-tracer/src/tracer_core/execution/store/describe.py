@@ -1,5 +1,8 @@
-"""Describes the objects that a cache entry refers to as JSON, for `find` in another
-process.
+"""Describes the objects that a cache entry refers to as JSON, and finds them in another process.
+
+Constants and containers are `values`'; here is what only a cache entry refers to: objects that are
+found by import or by a path from an imported object, and the tracer's own. Nothing is unpickled. What
+is found must be what it was: its digest (`code_identity.digest_of`) is compared.
 
 Raises NotPortable with the reason, before anything is written, if an object could not be found
 again, or if it is not known what its identity stands for.
@@ -7,23 +10,30 @@ again, or if it is not known what its identity stands for.
 
 from __future__ import annotations
 
-import ast
 import enum
 import functools
+import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from tracer_core.bytecode.frame import NULL
-from tracer_core.bytecode.resume_points import FrameLayout
+from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.resume import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
+from tracer_core.execution.store.values import (
+    Describer,
+    Node,
+    NotPortable,
+    constant,
+    contents,
+    kind_of,
+    restore,
+)
 from tracer_core.guards.cached_calls import WithRest
 from tracer_core.guards.object_layout import HEAP_TYPE, flags, mro, namespace
 from tracer_core.guards.own_reference import OwnReference, object_of
@@ -33,8 +43,8 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import C_MODULES
 
 
-class NotPortable(Exception):
-    """A cache entry refers to something that another process cannot find."""
+class OtherSettings(StoredError):
+    """An entry was captured under settings of torch, or with distributions, that are others now."""
 
 
 def _import_path(obj: Any) -> str | None:
@@ -131,25 +141,32 @@ def _part(result: Any, part: str) -> Any:
     return None
 
 
-class Describer:
-    """Describes the constants of one cache entry as JSON values. compiled: the function that it is
-    an entry of, which another process has at hand."""
+class EntryDescriber(Describer):
+    """Describes the constants of one cache entry.
+
+    Args:
+        record: The entry.
+        compiled: The function that it is an entry of, which another process has at hand.
+    """
 
     def __init__(self, record: Captured, compiled: Any) -> None:
+        super().__init__(self._object)
         self.record, self.compiled = record, compiled
-        #: ids of the objects that are being described.
-        self._open: set[int] = set()
         self._functions = {f.__code__: f for f in record.portable.functions}
         self._by_object = {
             id(_behind(record.constants[name])): source
             for name, source in record.portable.paths.items()
         }
 
-    def constant(self, name: str, obj: Any) -> Any:
+    def constant(self, name: str, obj: Any) -> Node:
+        """Returns the description of a constant of the entry's code."""
         try:
-            return self._exact(obj) if name in self.record.portable.exact else self.describe(obj)
+            return self._exact(obj) if name in self.record.portable.exact else self.refer(obj)
         except NotPortable as error:
             raise NotPortable(f"constant {name}: {error}") from None
+
+    def refer(self, obj: Any) -> Node:
+        return self.describe(obj, shown(obj))
 
     def _exact(self, obj: Any) -> Any:
         """Describes a number, text or tuple that must be this very object."""
@@ -157,45 +174,33 @@ class Describer:
         if source is not None:
             return {"path": [self._steps(source), None]}
         for function in self.record.portable.functions:
-            for position, constant in enumerate(function.__code__.co_consts):
-                if constant is obj and self.known(function):
-                    return {"constant_of": [self.describe(function), position]}
+            for position, item in enumerate(function.__code__.co_consts):
+                if item is obj and self.known(function):
+                    return {"constant_of": [self.refer(function), position]}
         raise NotPortable(f"{shown(obj)} is to be one object of several equal ones")
 
-    def describe(self, obj: Any) -> Any:
+    def _object(self, obj: Any, where: str) -> Node | None:
+        """Describes what is neither a constant nor a container."""
         if obj is self.compiled:
             return {"compiled": _digest(obj)}
-        if id(obj) in self._open:
-            raise NotPortable(f"{shown(obj)} is found only through itself")
-        self._open.add(id(obj))
-        try:
-            return self._described(obj)
-        finally:
-            self._open.discard(id(obj))
-
-    def _described(self, obj: Any) -> Any:
-        if type(obj) in (list, set) and id(obj) in self._by_object:  # the program's
-            return {"path": [self._steps(self._by_object[id(obj)]), None]}
-        for kind, how in _DESCRIBE.items():
-            if isinstance(obj, kind):
-                described = how(self, obj)
-                if described is not None:
-                    return described
+        source = self._by_object.get(id(obj))
+        if source is not None and type(obj) in _MAY_BE_OURS:
+            return {"path": [self._steps(source), None]}
+        for kind, row in _KINDS.items():
+            if isinstance(obj, row.types):
+                facts = row.write(self, obj)
+                if facts is not None:
+                    return {kind: facts}
+        if type(obj) in (list, tuple) or constant(obj) is not None:
+            return None
         path = _import_path(obj)
         if path is not None:
             return {"import": [path, _digest(obj)]}
-        source = self._by_object.get(id(obj))
         if source is not None:
             return {"path": [self._steps(source), _digest(obj)]}
         of_module = _class_of_module(obj) if isinstance(obj, type) else None
         if of_module is not None:
             return {"class_of": [*of_module, _digest(obj)]}
-        if type(obj) is functools.partial:  # the tracer's own: a question that guards ask again
-            parts = [obj.func, list(obj.args), list(obj.keywords), list(obj.keywords.values())]
-            return {"partial": [self.describe(part) for part in parts]}
-        if type(obj) is WithRest:
-            parts = [obj.cached, list(obj.rest), list(obj.kwargs), list(obj.kwargs.values())]
-            return {"with_rest": [self.describe(part) for part in parts]}
         raise NotPortable(f"{shown(obj)} has no import path")
 
     def _steps(self, source: Source) -> list[Any]:
@@ -211,7 +216,7 @@ class Describer:
             if source.kind is not SourceKind.CONST:
                 raise NotPortable(f"{source.name} is reached through arguments alone")
             held = self.record.portable.path_constants[source.key[0]]
-            return [["object", self.describe(object_of(held))]]
+            return [["object", self.describe(object_of(held), source.name)]]
         return [*self._steps(source.base), [source.kind.stored, source.key]]
 
     def known(self, function: types.FunctionType) -> bool:
@@ -227,30 +232,42 @@ class Describer:
         function = self._functions.get(code)
         if function is None:
             raise NotPortable(f"the code object {code.co_qualname} was made by the program")
-        return {"code": self.describe(function)}
+        return self.refer(function)
 
     def member(self, obj: enum.Enum) -> Any:
         members = type(obj).__members__
         if members.get(obj.name) is not obj:
             raise NotPortable(f"{shown(obj)} has no name in its enumeration")
-        return {"enum": [self.describe(type(obj)), obj.name, _digest(obj)]}
+        return [self.refer(type(obj)), obj.name, _digest(obj)]
 
     def namespace(self, space: dict[Any, Any]) -> Any:
-        """Describes the globals of a module, or of a function with its own globals (namedtuple's
-        __new__)."""
+        """Describes the globals of a module."""
         module = sys.modules.get(space.get("__name__", ""))
-        if module is not None and module.__dict__ is space:
-            return {"globals": module.__name__}
+        return module.__name__ if module is not None and module.__dict__ is space else None
+
+    def owner(self, space: dict[Any, Any]) -> Any:
+        """Describes the globals of a function that has its own (namedtuple's __new__)."""
         for function in self.record.portable.functions:
             if function.__globals__ is space:
-                return {"globals_of": self.describe(function)}
+                return self.refer(function)
         return None
 
-    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[dict[str, Any]]:
-        return [
-            {item.name: getattr(f, item.name) for item in fields(f)} | {"code": self.code(f.code)}
-            for f in layouts
-        ]
+    def call(self, function: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> list[Node]:
+        parts = function, list(args), list(kwargs), list(kwargs.values())
+        return [self.refer(part) for part in parts]
+
+    def members(self, obj: Any) -> Any:
+        if type(obj) not in _SETS.values():
+            return None
+        return [type(obj).__name__, sorted(map(self.refer, obj), key=repr)]
+
+    def describe_own(self, value: Any) -> Node:
+        """Describes a dataclass of the tracer's own, or a tuple of some."""
+
+        def leaf(part: Any, where: str) -> Node | None:
+            return None if contents(part) is not None else self.refer(part)
+
+        return Describer(leaf).describe(value, "")
 
 
 def _is_json(key: Any) -> bool:
@@ -270,41 +287,147 @@ def _behind(constant: Any) -> Any:
     return constant() if type(constant) is OwnReference else constant
 
 
-def _collection(describer: Describer, obj: Any) -> Any:
-    literal = _literal(describer, obj)
-    if literal is not None:
-        return literal
-    if type(obj) not in (list, set, tuple):
-        return None
-    return {"members": [type(obj).__name__, [describer.describe(item) for item in obj]]}
+# -- finding them again
 
 
-def _literal(_: Any, obj: Any) -> Any:
-    try:
-        text = repr(obj)
-        if ast.literal_eval(text) == obj:
-            return {"literal": text}
-    except (ValueError, SyntaxError):
-        pass
-    return None
+class Finder:
+    """Finds described objects in this process.
+
+    Args:
+        path: The file, for messages.
+        compiled: The function that the entries are for.
+    """
+
+    def __init__(self, path: str, compiled: Any) -> None:
+        self.path, self.compiled = path, compiled
+        #: id -> (an object that was found, its digest).
+        self._digests: dict[int, tuple[Any, str | None]] = {}
+
+    def same(self, obj: Any, digest: str | None) -> Any:
+        """Returns an object that was found; raises StoredError if it is not what it was."""
+        known = self._digests.get(id(obj))
+        if known is None:
+            try:
+                known = self._digests[id(obj)] = obj, digest_of(obj)
+            except Unknown as error:
+                raise StoredError(f"{self.path}: {shown(obj)}: {error}") from error
+        if known[1] != digest:
+            raise StoredError(
+                f"{self.path}: {shown(obj)} has changed since; store the entries again"
+            )
+        return obj
+
+    def find(self, described: Node) -> Any:
+        """Returns the object of a description. Raises StoredError."""
+        try:
+            return restore(described, self._leaf)
+        except (ImportError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StoredError(
+                f"{self.path}: cannot find {described}: {error}; store the entries again"
+            ) from error
+
+    def _leaf(self, described: Node) -> Any:
+        kind, facts = kind_of(described)
+        return _KINDS[kind].read(self, facts)
 
 
-_DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
-    ResumeFunction: lambda d, obj: {
-        "layouts": [d.layouts(obj.layouts), obj.raises, obj.follows_graph]
-    },
-    OwnReference: lambda d, obj: {"weak": d.describe(obj())},
-    type(NULL): lambda d, obj: {"null": True},
-    settings.Getter: lambda d, obj: {"setting": obj.name},
-    torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
-    torch.layout: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
-    torch.memory_format: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
-    torch.device: lambda d, obj: {"device": str(obj)},
-    torch.Size: lambda d, obj: {"size": list(obj)},
-    types.CodeType: lambda d, obj: d.code(obj),
-    enum.Enum: lambda d, obj: d.member(obj),
-    InputSnapshot: lambda d, obj: {"snapshot": sorted(obj.always)},
-    (list, set, tuple): _collection,
-    (frozenset, float, complex, range, str, int, bytes): _literal,
-    dict: lambda d, obj: d.namespace(obj),
+def _import(path: str) -> Any:
+    module, _, name = path.partition(":")
+    attribute: Any = importlib.import_module(module)
+    for part in name.split(".") if name else ():
+        is_entry = isinstance(attribute, type) and part in attribute.__dict__
+        attribute = attribute.__dict__[part] if is_entry else getattr(attribute, part)
+    return attribute
+
+
+def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
+    function, args, names, values = map(finder.find, parts)
+    return kind(function, *args, **dict(zip(names, values, strict=True)))
+
+
+def _walk(finder: Finder, steps: list[Any]) -> Any:
+    result: Any = None
+    for kind, key in steps:
+        if kind == "object":  # the root of a path, where it is no module
+            result = finder.find(key)
+            continue
+        follow = SourceKind[kind.upper()].follow
+        assert follow is not None
+        result = follow(result, key)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKind:
+    """How objects of some types are described, and found again."""
+
+    #: Returns the object of facts.
+    read: Callable[[Finder, Any], Any]
+    #: The types of the objects; none where `EntryDescriber` decides by something else.
+    types: Any = ()
+    #: Returns the facts of an object; None for one of another kind.
+    write: Callable[[EntryDescriber, Any], Any] = lambda describer, obj: None
+
+
+_SETS = {"set": set, "frozenset": frozenset}
+#: Objects of these types are the program's where a path leads to them, else the tracer's own.
+_MAY_BE_OURS = (list, *_SETS.values(), functools.partial, WithRest)
+
+_KINDS = {
+    "compiled": ObjectKind(lambda f, digest: f.same(f.compiled, digest)),
+    "import": ObjectKind(lambda f, facts: f.same(_import(facts[0]), facts[1])),
+    "path": ObjectKind(lambda f, facts: f.same(_walk(f, facts[0]), facts[1])),
+    "class_of": ObjectKind(
+        lambda f, facts: f.same(mro(type(importlib.import_module(facts[0])))[facts[1]], facts[2])
+    ),
+    "constant_of": ObjectKind(lambda f, facts: f.find(facts[0]).__code__.co_consts[facts[1]]),
+    "layouts": ObjectKind(
+        lambda f, facts: ResumeFunction(f.find(facts[0]), facts[1], facts[2], stored=True),
+        ResumeFunction,
+        lambda d, obj: [d.describe_own(obj.layouts), obj.raises, obj.follows_graph],
+    ),
+    "weak": ObjectKind(
+        lambda f, node: OwnReference(f.find(node)), OwnReference, lambda d, obj: d.refer(obj())
+    ),
+    "null": ObjectKind(lambda f, facts: NULL, type(NULL), lambda d, obj: True),
+    "setting": ObjectKind(
+        lambda f, name: settings.SETTINGS[name].get, settings.Getter, lambda d, obj: obj.name
+    ),
+    "code": ObjectKind(
+        lambda f, node: f.find(node).__code__, types.CodeType, lambda d, obj: d.code(obj)
+    ),
+    "enum": ObjectKind(
+        lambda f, facts: f.same(f.find(facts[0])[facts[1]], facts[2]),
+        enum.Enum,
+        lambda d, obj: d.member(obj),
+    ),
+    # one that was not used yet
+    "snapshot": ObjectKind(
+        lambda f, always: InputSnapshot(frozenset(always), True),
+        InputSnapshot,
+        lambda d, obj: sorted(obj.always),
+    ),
+    "members": ObjectKind(
+        lambda f, facts: _SETS[facts[0]](map(f.find, facts[1])),
+        (set, frozenset),
+        lambda d, obj: d.members(obj),
+    ),
+    "globals": ObjectKind(
+        lambda f, name: importlib.import_module(name).__dict__,
+        dict,
+        lambda d, obj: d.namespace(obj),
+    ),
+    "globals_of": ObjectKind(
+        lambda f, node: f.find(node).__globals__, dict, lambda d, obj: d.owner(obj)
+    ),
+    "partial": ObjectKind(
+        functools.partial(_call, functools.partial),
+        functools.partial,
+        lambda d, obj: d.call(obj.func, obj.args, obj.keywords),
+    ),
+    "with_rest": ObjectKind(
+        functools.partial(_call, WithRest),
+        WithRest,
+        lambda d, obj: d.call(obj.cached, obj.rest, obj.kwargs),
+    ),
 }

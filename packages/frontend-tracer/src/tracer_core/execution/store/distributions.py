@@ -44,12 +44,11 @@ def of_modules(modules: Iterable[str]) -> dict[str, str]:
     return result
 
 
-def differing(recorded: Mapping[str, str]) -> str:
-    """Returns in words which distribution is another one than was recorded, or an empty string."""
-    here = installed()
-    for name, version in recorded.items():
-        if here.get(name) != version:
-            return f"{name} was {version} and is {here.get(name, 'not installed')}"
+def differing(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Returns in words what is another version or setting here than was recorded, or ""."""
+    for name, value in recorded.items():
+        if here.get(name) != value:
+            return f"{name} was {value} and is {here.get(name, 'missing')}"
     return ""
 
 

@@ -6,16 +6,18 @@ Imports nothing of the tracer: a process that runs what is stored starts quickly
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.version_counting import versions_counted
+from tracer_core.contract import specs
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.runner import NOTHING, RunFunction, Runner
-from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
+from tracer_core.contract.specs import CompileSpec
+from tracer_core.execution.store.values import Node, restore
 
 
 def persisted_runner(data: bytes, spec: CompileSpec, backend: Backend) -> RunFunction:
@@ -23,7 +25,9 @@ def persisted_runner(data: bytes, spec: CompileSpec, backend: Backend) -> RunFun
     raises."""
     if not data:
         return NOTHING.run
-    assert backend.deserialize is not None  # else `packages.save` and `kept` store nothing
+    assert (
+        backend.deserialize is not None
+    )  # else `export.save` and the persistent cache store nothing
     runner = Runner.of(resolve(backend.deserialize)(data, spec), "deserialize()")
     return versions_counted(runner.run, spec, runner.mutated_on_error)
 
@@ -45,27 +49,12 @@ def _constant_from_json(stored: dict[str, Any]) -> torch.Tensor:
     return result.to(stored.get("device", "cpu"))  # earlier files are all of the CPU
 
 
-def spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
+def spec_from_json(stored: Node, options: Any) -> CompileSpec:
     """Returns a spec as `writer.spec_to_json` stores it, with the backend's options."""
-    return CompileSpec(options=options, **_from_json(stored))
+    spec: CompileSpec = restore(stored, _spec_leaf)
+    return replace(spec, options=options)
 
 
-#: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's
-#: value, where it is not None.
-_FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    "role": Role, "shape": tuple, "stride": tuple,
-    "dtype": lambda name: getattr(torch, name),
-    "device": torch.device, "phase": Phase, "mutations": tuple, "constants": tuple,
-    "inputs": lambda rows: tuple(InputSpec(**_from_json(row)) for row in rows),
-    "outputs": lambda rows: tuple(OutputSpec(**_from_json(row)) for row in rows),
-    "sizes": lambda rows: tuple(SizeSpec(**row) for row in rows),
-}  # fmt: skip
-
-
-def _from_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Restores the fields of a row. Symbolic sizes of outputs are text (``"s0 + 1"``)."""
-    restored = dict(row)
-    for name, value in row.items():
-        if value is not None and name in _FROM_JSON:
-            restored[name] = _FROM_JSON[name](value)
-    return restored
+def _spec_leaf(node: Node) -> Any:
+    ((cls, value),) = node.items()
+    return getattr(specs, cls)(value)

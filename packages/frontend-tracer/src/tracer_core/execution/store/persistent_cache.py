@@ -1,7 +1,7 @@
-"""What was learned about a compiled function is kept for later processes, without being asked.
+"""Persistent cache: stores captured entries and tiering verdicts across processes, automatically.
 
 The cache entries of a start (a function with one number of arguments, for one kind of object) and of
-the code regions behind its graph breaks form one document of the store ``kept``. Its key covers the
+the code regions behind its graph breaks form one document of the store ``persistent_cache``. Its key covers the
 function's code, what `compile` was asked for, the kind of object and the environment; each entry
 covers the rest itself (`reader`). The first call that finds no entry reads the document, once;
 what it holds is then looked up like entries of this process: guards decide. Documents are written
@@ -24,7 +24,7 @@ import types
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,8 +35,8 @@ from tracer_core.errors import BackendError, StoredError
 from tracer_core.execution.call import StartKey
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.describe import Finder, NotPortable, OtherSettings
 from tracer_core.execution.store.environment import environment
-from tracer_core.execution.store.find import Finder, OtherSettings
 from tracer_core.execution.store.reader import LoadedEntry, entry_from_json
 from tracer_core.execution.tiers.verdicts import StoredVerdict
 from tracer_core.guards.own_reference import OwnReference
@@ -45,7 +45,10 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 from tracer_core.storage.store import Store
 
-FORMAT = 7
+if TYPE_CHECKING:
+    from tracer_core.execution.compiled_function import CompiledFunction
+
+FORMAT = 9
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.
@@ -53,39 +56,26 @@ MAX_EXPLAINED = 3
 #: What `PersistentCache.lookup` returns where the call is to run eagerly.
 NATIVE = -1
 
-_STORE = Store("kept")
-
-
-class Function(Protocol):
-    """What is kept of a `CompiledFunction`."""
-
-    function: Any
-    config: CompileConfig
-
-    def captured(self) -> Iterable[tuple[Any, Captured]]:
-        """Yields the entries captured in this process, with the keys of their code regions."""
-
-    def insert(self, entry: LoadedEntry) -> None:
-        """Adds an entry of another process."""
-
-    def apply_verdict(self, key: StartKey, stored: StoredVerdict) -> bool:
-        """Goes by what another process found to be faster for a start, if it may; returns whether it
-        does."""
+_STORE = Store("persistent_cache")
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Document:
-    """The entries of one start. Mutable. parts: what its key is made of. name: its second key.
-    records: captured here since it was written. outdated: `_identity` of entries whose code has
-    changed. is_judged, is_read: the verdict and the entries of earlier processes were looked for.
-    verdict: which way is faster, to be written."""
+    """The entries of one start. Mutable."""
 
+    #: What its key is made of.
     parts: dict[str, str]
+    #: Its second key.
     name: str
+    #: Captured here since it was written.
     records: list[Captured] = field(default_factory=list)
+    #: `_identity` of entries whose code has changed.
     outdated: set[str] = field(default_factory=set)
-    is_judged: bool = False
-    is_read: bool = False
+    #: The verdict of earlier processes was looked for.
+    has_read_verdict: bool = False
+    #: Their entries were looked for.
+    has_read_entries: bool = False
+    #: Which way is faster, to be written.
     verdict: StoredVerdict | None = None
 
     @property
@@ -93,19 +83,29 @@ class Document:
         text = json.dumps([FORMAT, self.name, self.parts], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def key_of_name(self) -> str:
+        """Key of what `key` was last made of."""
+        return f"n{hashlib.sha256(self.name.encode('utf-8', 'backslashreplace')).hexdigest()}"
+
+    @property
+    def key_of_verdict(self) -> str:
+        return f"v{self.key}"
+
 
 class PersistentCache:
-    """What is kept of one compiled function. Mutable. current: the start that is being called. found,
-    seconds: what the last look for entries of earlier processes has found, and how long it took."""
+    """The persistent entries of one compiled function. Mutable."""
 
-    def __init__(self, owner: Function, function: Any, config: CompileConfig) -> None:
-        self._function: weakref.ref[Function] = OwnReference(owner)
+    def __init__(self, owner: CompiledFunction, function: Any, config: CompileConfig) -> None:
+        self._function: weakref.ref[CompiledFunction] = OwnReference(owner)
         self._documents: dict[str, Document] = {}
         #: Key of a start -> its document that was called last.
         self._of_start: dict[tuple[Any, ...], Document] = {}
         self._own = _parts_of(function, config)
+        #: Of the start that is being called.
         self.current: Document | None = None
-        self.found, self.seconds = "", 0.0
+        #: What the last lookup has given, in words, and how long it took.
+        self.outcome, self.seconds = "", 0.0
         self._n_explained = 0
 
     def lookup(self, key: StartKey, state: Iterable[Any]) -> int:
@@ -121,22 +121,22 @@ class PersistentCache:
         self.current = self._of_start[key] = self._documents.get(handle) or self._document(
             handle, key, kind, next(iter(state), None), function
         )
-        if self.current.is_read or self.current.key in _WRITER.written:
+        if self.current.has_read_entries or self.current.key in _WRITER.written:
             return 0  # what this process has written and forgotten is captured anew
-        if not self.current.is_judged:
-            self.current.is_judged = True
-            if self._judged(self.current, key, function):
+        if not self.current.has_read_verdict:
+            self.current.has_read_verdict = True
+            if self._apply_verdict(self.current, key, function):
                 return NATIVE
-        self.current.is_read = True
+        self.current.has_read_entries = True
         begun = time.perf_counter()
         with collector_paused():
-            n_loaded, self.found = _load(self.current, function)
+            n_loaded, self.outcome = _load(self.current, function)
         self.seconds = time.perf_counter() - begun
-        note("cache", "%s: %s", self.current.name, self.found)
+        note("cache", "%s: %s", self.current.name, self.outcome)
         return n_loaded
 
     def _document(
-        self, handle: str, key: tuple[Any, ...], kind: str, first: Any, function: Function
+        self, handle: str, key: tuple[Any, ...], kind: str, first: Any, function: CompiledFunction
     ) -> Document:
         assert self._own is not None
         target = function.function
@@ -145,17 +145,21 @@ class PersistentCache:
         parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
         return self._documents.setdefault(handle, Document(parts, name))
 
-    def _judged(self, document: Document, key: StartKey, function: Function) -> bool:
+    def _apply_verdict(self, document: Document, key: StartKey, function: CompiledFunction) -> bool:
         """Goes by the verdict of an earlier process; returns whether this call runs eagerly."""
-        result = _stored_verdict(document)
+        try:
+            stored = _read(document.key_of_verdict)
+        except CacheLocationError:
+            return False
+        result = None if stored is None else StoredVerdict(**stored)
         if result is None or not result.holds or not function.apply_verdict(key, result):
             return False
         document.verdict = replace(result, uses=result.uses + 1)
         _WRITER.note(self)
         if not result.native or torch.is_grad_enabled() is not result.grad:
             return False
-        self.found = f"hit: {result.verdict()}"
-        note("cache", "%s: %s", document.name, self.found)
+        self.outcome = f"hit: {result.verdict()}"
+        note("cache", "%s: %s", document.name, self.outcome)
         return True
 
     def explain(self, loaded: Collection[LoadedEntry], record: Captured) -> None:
@@ -168,7 +172,7 @@ class PersistentCache:
         others = [[item for item in entry.conditions() if item not in here] for entry in loaded]
         differing = min(others, key=len)
         reason = differing[0] if differing else "it depends on more"
-        self.found += f"; {record.name} was captured, as no entry fits: not {reason}"
+        self.outcome += f"; {record.name} was captured, as no entry fits: not {reason}"
 
     def record_verdict(self, key: StartKey, verdict: StoredVerdict) -> None:
         """Keeps which way is faster for a start."""
@@ -206,7 +210,7 @@ class PersistentCache:
 
     def forget(self) -> None:
         """Drops what was not written yet."""
-        self._documents, self._of_start, self.current, self.found = {}, {}, None, ""
+        self._documents, self._of_start, self.current, self.outcome = {}, {}, None, ""
         self._n_explained = 0
 
     def write(self) -> bool:
@@ -215,16 +219,19 @@ class PersistentCache:
         function = self._function()
         for document in list(self._documents.values()) if function is not None else ():
             assert function is not None
-            if document.records:
-                _write(document, function)
-            if document.verdict is not None:
-                _write_verdict(document, document.verdict)
-                document.verdict = None
+            verdict, document.verdict = document.verdict, None
+            try:
+                if document.records:
+                    _write_entries(document, function)
+                if verdict is not None:
+                    _write(document.key_of_verdict, asdict(verdict))
+            except CacheLocationError as error:
+                note("cache", "%s: not stored: %s", document.name, error)
         return any(document.records for document in self._documents.values())
 
 
 def _parts_of(target: Any, config: CompileConfig) -> dict[str, str] | None:
-    """Returns what a key covers of a function and its settings; None where nothing is kept: its
+    """Returns what a key covers of a function and its settings; None where nothing is stored: its
     entries cannot be serialized, or depend on what has no text."""
     backend, options = config.backend, repr(config.options)
     both = backend.serialize is not None and backend.deserialize is not None
@@ -276,18 +283,24 @@ def _class_name(value: Any) -> str:
 # -- reading
 
 
-def _load(document: Document, function: Function) -> tuple[int, str]:
+def _read(key: str) -> Any:
+    """Returns what is stored under a key; None if nothing is."""
+    data = _STORE.read(key)
+    return None if data is None else json.loads(data)
+
+
+def _load(document: Document, function: CompiledFunction) -> tuple[int, str]:
     """Gives a function the entries that fit this process; returns their number, and in words what
-    was found."""
+    they are."""
     try:
         cache_folder(_STORE.kind)  # a temporary folder in its place would hold nothing
-        data = _STORE.read(document.key)
+        entries = _read(document.key)
     except CacheLocationError as error:
-        return 0, f"nothing is kept: {error.reason}"
-    if data is None:
+        return 0, f"nothing is stored: {error.reason}"
+    if entries is None:
         return 0, f"miss: {_why_missing(document)}"
-    finder, refused, n_loaded = Finder("kept", function.function), [], 0
-    for entry in json.loads(data):
+    finder, refused, n_loaded = Finder("persistent cache", function.function), [], 0
+    for entry in entries:
         try:
             function.insert(entry_from_json(entry, function.config, finder))
             n_loaded += 1
@@ -306,7 +319,7 @@ def _load(document: Document, function: Function) -> tuple[int, str]:
 
 
 def _internal(error: Exception, what: str) -> str:
-    """Logs an error of our own, which costs no more than what was kept; raises it under
+    """Logs an error of our own, which costs no more than what was stored; raises it under
     TRACER_STRICT."""
     if env().strict:
         raise error
@@ -314,8 +327,8 @@ def _internal(error: Exception, what: str) -> str:
     return f"internal error: {error!r}"
 
 
-#: Entry beside the parts of a key: why nothing was kept.
-_NOT_PERSISTED = "not kept"
+#: Entry beside the parts of a key: why nothing was stored.
+_NOT_PERSISTED = "not stored"
 #: Parts of a key that are digests alone -> what a difference means.
 _DIGESTED = {
     "code": "the code of the function has changed",
@@ -324,30 +337,28 @@ _DIGESTED = {
 
 
 def _why_missing(document: Document) -> str:
-    """Says what has changed since something was kept of a function with this name."""
-    data = _STORE.read(_key_of_name(document))
-    if data is None:
-        return "nothing was kept of this function"
-    last: Mapping[str, str] = json.loads(data)
+    """Says what has changed since something was stored of a function with this name."""
+    last: Mapping[str, str] | None = _read(document.key_of_name)
+    if last is None:
+        return "nothing was stored of this function"
     changed = [
         _DIGESTED.get(part) or f"{part} was {last.get(part)} and is {value}"
         for part, value in document.parts.items()
         if last.get(part) != value
     ]
-    return "; ".join(changed) or last.get(_NOT_PERSISTED) or "what was kept is gone"
-
-
-def _key_of_name(document: Document) -> str:
-    return f"n{hashlib.sha256(document.name.encode('utf-8', 'backslashreplace')).hexdigest()}"
+    return "; ".join(changed) or last.get(_NOT_PERSISTED) or "what was stored is gone"
 
 
 # -- writing
 
 
-def _write(document: Document, function: Function) -> None:
-    """Writes a document with the entries of this process first; a failure is logged, and the next
-    process captures again."""
-    from tracer_core.execution.store.describe import NotPortable  # heavy: the same
+def _write(key: str, value: Any) -> None:
+    _STORE.write(key, json.dumps(value).encode())
+
+
+def _write_entries(document: Document, function: CompiledFunction) -> None:
+    """Writes a document with the entries of this process first. Raises CacheLocationError; of other
+    failures the log tells, and the next process captures again."""
     from tracer_core.execution.store.writer import NotYet, entry_to_json  # heavy: the tracer
 
     wanted = {id(record) for record in document.records}
@@ -360,56 +371,34 @@ def _write(document: Document, function: Function) -> None:
         try:
             result.append(entry_to_json(key, record, function.function, function.config))
         except NotPortable as error:
-            note("cache", "%s: %s is not kept: %s", document.name, record.name, error)
-            reasons.append(f"{record.name} was not kept: {error}")
+            note("cache", "%s: %s is not stored: %s", document.name, record.name, error)
+            reasons.append(f"{record.name} was not stored: {error}")
             if isinstance(error, NotYet):
                 document.records.append(record)
         except Exception as error:
-            _internal(error, f"{document.name}: {record.name} is not kept")
+            _internal(error, f"{document.name}: {record.name} is not stored")
     if not result:
-        if reasons:
-            _explain_nothing(document, reasons)
+        if reasons and _read(document.key) is None:
+            explained = {**document.parts, _NOT_PERSISTED: "; ".join(dict.fromkeys(reasons))}
+            _write(document.key_of_name, explained)
         return
     key, dropped = document.key, document.outdated | set(map(_identity, result))
     _WRITER.written.add(key)
-    try:
-        cache_folder(_STORE.kind)
-        present = _STORE.read(key)  # other processes may have written meanwhile
-        before = json.loads(present or "[]")
-        for item, other in itertools.product(list(result), before):
-            if _identity(item) == _identity(other):
-                _add_backwards(item, other)
-        result += [item for item in before if _identity(item) not in dropped]
-        if len(result) > MAX_PERSISTED_ENTRIES:
-            left = len(result) - MAX_PERSISTED_ENTRIES
-            note("cache", "%s: not kept: the oldest %d entries", document.name, left)
-        data = json.dumps(result[:MAX_PERSISTED_ENTRIES]).encode()
-        if len(data) > MAX_PERSISTED_BYTES:
-            note("cache", "%s: not kept: %d bytes", document.name, len(data))
-            return
-        _STORE.write(key, data)
-        _STORE.write(_key_of_name(document), json.dumps(document.parts).encode())
-    except CacheLocationError as error:
-        note("cache", "%s: not kept: %s", document.name, error)
-
-
-def _key_of_verdict(document: Document) -> str:
-    return f"v{document.key}"
-
-
-def _stored_verdict(document: Document) -> StoredVerdict | None:
-    try:
-        data = _STORE.read(_key_of_verdict(document))
-    except CacheLocationError:
-        return None
-    return None if data is None else StoredVerdict(**json.loads(data))
-
-
-def _write_verdict(document: Document, verdict: StoredVerdict) -> None:
-    try:
-        _STORE.write(_key_of_verdict(document), json.dumps(asdict(verdict)).encode())
-    except CacheLocationError as error:
-        note("cache", "%s: not kept: %s", document.name, error)
+    cache_folder(_STORE.kind)
+    before = _read(key) or []  # other processes may have written meanwhile
+    for item, other in itertools.product(list(result), before):
+        if _identity(item) == _identity(other):
+            _add_backwards(item, other)
+    result += [item for item in before if _identity(item) not in dropped]
+    if len(result) > MAX_PERSISTED_ENTRIES:
+        left = len(result) - MAX_PERSISTED_ENTRIES
+        note("cache", "%s: not stored: the oldest %d entries", document.name, left)
+    data = json.dumps(result[:MAX_PERSISTED_ENTRIES]).encode()
+    if len(data) > MAX_PERSISTED_BYTES:
+        note("cache", "%s: not stored: %d bytes", document.name, len(data))
+        return
+    _STORE.write(key, data)
+    _write(document.key_of_name, document.parts)
 
 
 def _identity(entry: dict[str, Any]) -> str:
@@ -418,16 +407,6 @@ def _identity(entry: dict[str, Any]) -> str:
         entry[part] for part in ("key", "text", "constants", "code", "settings", "distributions")
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _explain_nothing(document: Document, reasons: list[str]) -> None:
-    """Leaves word why nothing was kept of a start, unless something was."""
-    try:
-        if _STORE.read(document.key) is None:
-            data = {**document.parts, _NOT_PERSISTED: "; ".join(dict.fromkeys(reasons))}
-            _STORE.write(_key_of_name(document), json.dumps(data).encode())
-    except CacheLocationError as error:
-        note("cache", "%s: not kept: %s", document.name, error)
 
 
 def _add_backwards(entry: dict[str, Any], other: dict[str, Any]) -> None:
@@ -462,7 +441,7 @@ class _Writer:
             self._noted = time.monotonic()
             if self._thread is None and not self._ends.is_set():
                 self._thread = threading.Thread(
-                    target=self._run, name="tracer_core kept", daemon=True
+                    target=self._run, name="tracer_core persistent cache", daemon=True
                 )
                 self._thread.start()
 

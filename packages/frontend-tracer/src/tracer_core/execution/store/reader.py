@@ -14,32 +14,28 @@ import functools
 import marshal
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.aot.ambient_modes import uncast, without_modes
 from tracer_core.aot.autograd_node import (
     Backward,
-    NodePlan,
     autograd_function,
     in_grad_mode,
     items,
     node_step,
-    uncast,
     with_used_up,
 )
-from tracer_core.aot.recompute_forward import RecomputeForward
-from tracer_core.aot.rng_replay import RngReplayNode
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import BreakRecord
 from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.store.code_identity import code_hash
-from tracer_core.execution.store.distributions import differing
-from tracer_core.execution.store.find import Finder, OtherSettings
+from tracer_core.execution.store.describe import Finder, OtherSettings
+from tracer_core.execution.store.distributions import differing, installed
 from tracer_core.execution.store.persisted_runner import (
     persisted_runner,
     spec_from_json,
@@ -54,14 +50,13 @@ from tracer_core.torch_private import direct_apply, is_accumulator_held, setting
 
 @dataclass(frozen=True, slots=True)
 class LoadedEntry:
-    """An entry that another process captured. json: as it was stored. key: of its code region, among
-    the starts if `start`. cache entry, break_, shapes, numbers, name, op_count: as `Captured` has
-    them.
-    backwards: of its graph, None without any.
-    """
+    """An entry that another process captured. What has no comment is as in `Captured`."""
 
+    #: As it was stored.
     json: dict[str, Any]
+    #: Of its code region.
     key: Any
+    #: Whether this is a region where calls begin.
     start: bool
     entry_function: Callable[[Any], Any]
     name: str
@@ -69,6 +64,7 @@ class LoadedEntry:
     break_: BreakRecord | None
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
+    #: Of its graph; None without any.
     backwards: StoredBackwards | None
 
     def conditions(self) -> list[str]:
@@ -79,14 +75,10 @@ class LoadedEntry:
 def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder) -> LoadedEntry:
     """Returns an entry in JSON as one of this process. Raises StoredError, or what the backend
     raises, if it does not fit this process."""
-    name, now = entry["name"], settings.of_kernels()
-    for setting, value in entry["settings"].items():
-        if now.get(setting) != value:
-            said = (
-                f"{setting} was {value} where {name} was captured, and here is {now.get(setting)}"
-            )
-            raise OtherSettings(f"{finder.path}: {said}")
-    if differs := differing(entry["distributions"]):
+    name = entry["name"]
+    if differs := differing(entry["settings"], settings.of_kernels()) or differing(
+        entry["distributions"], installed()
+    ):
         raise OtherSettings(f"{finder.path}: {differs} since {name} was captured")
     for described, expected in entry["code"]:
         result = finder.find(described)
@@ -106,7 +98,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
         namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     return LoadedEntry(
         json=entry,
-        key=tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"]),
+        key=tuple(entry["key"]) if entry["start"] else finder.find(entry["key"]),
         start=entry["start"],
         entry_function=cache_entry,
         name=name,
@@ -166,13 +158,15 @@ def _runner_from_json(
 
 @dataclass(slots=True)
 class StoredBackwards:
-    """The backwards that were compiled in the process that captured the graph. Mutable. known: by the
-    outputs that have a tangent. tangents: those that may have one. unknown: how many calls wanted
-    others. capture_again: is called once they are too many."""
+    """The backwards that were compiled in the process that captured the graph. Mutable."""
 
+    #: By the outputs that have a tangent.
     known: dict[tuple[int, ...], Backward]
+    #: The outputs that may have one.
     tangents: tuple[int, ...]
+    #: How many calls wanted other backwards.
     unknown: int = 0
+    #: Is called once they are too many.
     capture_again: Callable[[], None] | None = None
 
     @property
@@ -199,7 +193,7 @@ def _backwards_from_json(entry: dict[str, Any], config: CompileConfig) -> Stored
         run, device = _runner_from_json(parts, config)
         backward = Backward(tuple(tangents), tuple(gradients), uncast(device, run))
         known[backward.tangents] = backward
-    return StoredBackwards(known, tuple(stored["node"]["tangents"]))
+    return StoredBackwards(known, tuple(stored["tangents"]))
 
 
 def _node_from_json(
@@ -211,30 +205,10 @@ def _node_from_json(
     finder: Finder,
 ) -> RunFunction:
     """Returns a graph with a backward as one autograd node."""
-    simple, again = stored["node"], stored["again"]
-    plan = NodePlan(
-        **{
-            **simple,
-            **{field: tuple(simple[field]) for field in _INDICES},
-            "sizes": tuple(map(tuple, simple["sizes"])),
-            "orders": dict(simple["orders"]),
-        }
-    )
+    plan, again = finder.find(stored["node"]), finder.find(stored["again"])
     scope = {item: finder.find(described) for item, described in stored["globals"].items()}
-    forward = define("forward", again["forward"], scope, f"{name}, captured")
-    captured = RecomputeForward(
-        **{
-            **again,
-            "forward": functools.partial(forward, None),
-            "differentiable": tuple(again["differentiable"]),
-            "tangents": tuple(again["tangents"]),
-            "replayed": tuple(map(RngReplayNode.from_json, again["replayed"])),
-            "mutations": frozenset(again["mutations"]),
-            "settings": {item: finder.find(value) for item, value in again["settings"].items()},
-            "versioned": tuple(again["versioned"]),
-            "positions": dict(again["positions"]),
-        }
-    )
+    forward = define("forward", again.forward, scope, f"{name}, captured")
+    captured = replace(again, forward=functools.partial(forward, None))
     step = node_step(plan, run_forward, backwards, captured, device)
     apply = direct_apply(autograd_function(name, step))
     leaves_of = items(plan.differentiable)
@@ -243,7 +217,3 @@ def _node_from_json(
         return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
 
     return run_node
-
-
-#: Fields of `NodePlan` that are tuples of indices.
-_INDICES = ("saved_inputs", "saved_outputs", "without_tangent", "tangents", "differentiable")

@@ -27,8 +27,15 @@ from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.generated_code import compiled
 from tracer_core.execution.store.code_identity import code_hash
-from tracer_core.execution.store.describe import Describer, NotPortable
+from tracer_core.execution.store.describe import EntryDescriber
 from tracer_core.execution.store.distributions import modules_in, of_modules
+from tracer_core.execution.store.values import (
+    Describer,
+    Node,
+    NotPortable,
+    constant,
+    contents,
+)
 from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
 from tracer_core.limits import MAX_PERSISTED_INT_BITS, MAX_PERSISTED_TENSOR_BYTES
 from tracer_core.options import CompileConfig
@@ -67,10 +74,10 @@ def entry_to_json(
         for number in record.numbers.values()
     ):
         raise NotPortable("a number has more digits than JSON takes")
-    describe = Describer(record, function)
+    describe = EntryDescriber(record, function)
     start = _is_start(key)
     lines = _NAMES_LINES in record.text
-    place = list(key) if start else describe.layouts(key)
+    place = list(key) if start else describe.describe_own(key)
     constants = {name: describe.constant(name, obj) for name, obj in record.constants.items()}
     code = [[described, code_hash(f.__code__, lines)] for f, described in _followed(describe)]
     modules = {*modules_in([place, list(constants.values()), code]), *_modules_of(record)}
@@ -101,14 +108,14 @@ def _packed(lines: Sequence[str]) -> str:
     return base64.b64encode(zlib.compress(text.encode("utf-8", "backslashreplace"))).decode()
 
 
-def _followed(describe: Describer) -> Iterator[tuple[types.FunctionType, Any]]:
+def _followed(describe: EntryDescriber) -> Iterator[tuple[types.FunctionType, Any]]:
     """Yields the functions whose bytecode was followed, with where they are found."""
     portable = describe.record.portable
     if len(portable.functions) < len(portable.interpreted):
         raise NotPortable("a function that was followed no longer exists")
     for function in portable.functions:
         if describe.known(function):
-            yield function, describe.describe(function)
+            yield function, describe.refer(function)
 
 
 def _modules_of(record: Captured) -> Iterator[str]:
@@ -140,7 +147,7 @@ def _unknown_code(gm: torch.fx.GraphModule) -> Iterator[str]:
             yield f"its graph holds {node.target}"
 
 
-def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig) -> Any:
+def _graph_to_json(record: Captured, describe: EntryDescriber, config: CompileConfig) -> Any:
     if record.runner is None:
         return None
     if record.pending is not None:
@@ -151,11 +158,10 @@ def _graph_to_json(record: Captured, describe: Describer, config: CompileConfig)
         raise NotPortable(several if fallback is None else fallback.reason)
     if parts.substitute is not None and parts.substitute.used:
         raise NotPortable("its backend failed at the first call")
+    data, graph = graph_to_json(parts, config)
     return {
-        **_runner_to_json(parts, config),
-        "plan": None if parts.plan.trivial else parts.plan.text(),
-        "constants": [constant_to_json(constant) for constant in parts.plan.constants],
-        "modes": list(parts.modes),
+        "backend": base64.b64encode(data).decode(),
+        **graph,
         "grad_mode": parts.grad_mode,
         "is_step": parts.is_step,
         "used_up": list(parts.used_up),
@@ -180,16 +186,33 @@ def constant_to_json(tensor: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def _runner_to_json(parts: RunnerArtifacts, config: CompileConfig) -> dict[str, Any]:
-    data = serialized(parts, config)
-    return {"backend": base64.b64encode(data).decode(), "spec": spec_to_json(parts.spec)}
-
-
-def serialized(
+def graph_to_json(
     parts: RunnerArtifacts, config: CompileConfig, architectures: Sequence[str] | None = None
+) -> tuple[bytes, dict[str, Any]]:
+    """Returns a compiled graph for `persisted_runner`.
+
+    Args:
+        parts: The graph.
+        config: Of its compilation.
+        architectures: The GPUs that a package is for; None: the graph is stored for this machine.
+
+    Returns:
+        The backend's own form, b"" where nothing is computed; and the rest.
+
+    Raises:
+        NotPortable: The backend cannot serialize it, or it holds constants that cannot be stored.
+    """
+    return _serialized(parts, config, architectures), {
+        "spec": spec_to_json(parts.spec),
+        "plan": None if parts.plan.trivial else parts.plan.text(),
+        "constants": [constant_to_json(constant) for constant in parts.plan.constants],
+        "modes": list(parts.modes),
+    }
+
+
+def _serialized(
+    parts: RunnerArtifacts, config: CompileConfig, architectures: Sequence[str] | None
 ) -> bytes:
-    """Returns the backend's own form of a runner, b"" where nothing is computed. architectures: of
-    the GPUs that a package is for; None: the runner is kept on this machine. Raises NotPortable."""
     if parts.runner is NOTHING:
         return b""
     if isinstance(parts.runner.run, Frozen):
@@ -207,7 +230,7 @@ def serialized(
 
 
 def _training_to_json(
-    training: TrainingArtifacts, record: Captured, describe: Describer, config: CompileConfig
+    training: TrainingArtifacts, record: Captured, describe: EntryDescriber, config: CompileConfig
 ) -> dict[str, Any]:
     """Returns what the backward of a forward graph takes: the graphs compiled so far, and the
     captured graph as Python, for gradients that none of them computes."""
@@ -218,23 +241,19 @@ def _training_to_json(
     for tangents, gradients, parts in training.backwards():
         if parts is None:
             raise NotPortable("a part of its backward runs without the backend")
-        backwards.append([tangents, gradients, _runner_to_json(parts, config)])
+        data = base64.b64encode(_serialized(parts, config, None)).decode()
+        spec = spec_to_json(parts.spec)
+        backwards.append([tangents, gradients, {"backend": data, "spec": spec}])
     if not backwards:
         raise NotYet("its backward was not run yet")
     assert record.graph is not None
     code = record.graph.graph.python_code("self")
     used = _names_in(compiled(code.src))
-    fields = {field.name: getattr(again, field.name) for field in dataclasses.fields(again)}
+    with_text = dataclasses.replace(again, forward=code.src)  # type: ignore[arg-type]
     return {
-        "node": {**dataclasses.asdict(node), "orders": list(node.orders.items())},
-        "again": {
-            **fields,
-            "forward": code.src,
-            "replayed": [dataclasses.asdict(item) for item in again.replayed],
-            "mutations": sorted(again.mutations),
-            "positions": list(again.positions.items()),
-            "settings": {name: describe.describe(item) for name, item in again.settings.items()},
-        },
+        "tangents": node.tangents,
+        "node": describe.describe_own(node),
+        "again": describe.describe_own(with_text),
         "globals": {
             name: describe.constant(name, value)
             for name, value in code.globals.items()
@@ -249,23 +268,14 @@ def _names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names_in, inner))
 
 
-def _to_json(value: Any) -> Any:
-    """Converts a field of a spec to JSON: rows to dictionaries, symbolic sizes to text."""
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if isinstance(value, (tuple, list)):
-        return [_to_json(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if value is None or isinstance(value, (int, str)):
-        return value
-    return str(value).removeprefix("torch.")
-
-
-def spec_to_json(spec: CompileSpec) -> dict[str, Any]:
+def spec_to_json(spec: CompileSpec) -> Node:
     """Returns a spec without its options, for `persisted_runner.spec_from_json`."""
-    stored: dict[str, Any] = _to_json(dataclasses.replace(spec, options=None))
-    del stored["options"]
-    return stored
+    return Describer(_spec_leaf).describe(dataclasses.replace(spec, options=None), "spec")
+
+
+def _spec_leaf(value: Any, where: str) -> Node | None:
+    if isinstance(value, enum.Enum):
+        return {type(value).__name__: value.value}
+    if constant(value) is not None or contents(value) is not None:
+        return None
+    return str(value)  # a symbolic size: "s0 + 1"

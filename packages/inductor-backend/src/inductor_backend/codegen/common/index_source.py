@@ -5,7 +5,7 @@ Equal indices have equal texts (terms are sorted), so that equal kernels are fou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from inductor_backend.ir.index_expr import Expr, FloorDiv, Index, Indirect, Var
 from inductor_backend.ir.values import Value
@@ -14,7 +14,11 @@ SizeText = Callable[[Expr], str]
 
 
 def index_source(
-    index: Index, variable: Sequence[str], value: Callable[[Value], str], size: SizeText, floor: str
+    index: Index,
+    variable: Sequence[str] | Mapping[int, str],
+    value: Callable[[Value], str],
+    size: SizeText,
+    floor: str,
 ) -> str:
     """Returns the expression. variable: text of each loop variable. value: returns the text of a
     body value. floor: the language's operator for floor division of nonnegative integers."""

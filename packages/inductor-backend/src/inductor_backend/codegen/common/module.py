@@ -7,19 +7,27 @@ arguments exist once. Each kernel's text has the user's lines in comments.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inductor_backend.codegen.common.writer import plain
+from inductor_backend.codegen.common.writer import comment_text
 from inductor_backend.ir.index_expr import Expr
-from inductor_backend.ir.nodes import LoopProgram
+from inductor_backend.ir.nodes import LoopProgram, Origin
 
 #: Placeholder of the name in a kernel's text.
 NAME = "@NAME@"
 
+#: Most letters of a kernel's label.
+LABEL = 48
+
 #: Most comments of a kernel (the user's lines that it computes).
 COMMENTS = 8
+
+
+def kernel_label(origins: Iterable[Origin]) -> str:
+    """Returns the operators that a kernel computes, for its name."""
+    return "_".join(dict.fromkeys(origin.op for origin in origins))[:LABEL] or "empty"
 
 
 @dataclass(slots=True)
@@ -81,7 +89,9 @@ class KernelModule(ABC):
 
     def text_of(self, text: str, name: str, comments: Sequence[str]) -> str:
         """Returns a kernel's text with its name and comments."""
-        lines = "".join(f"{self.comment} {plain(comment)}\n" for comment in comments[:COMMENTS])
+        lines = "".join(
+            f"{self.comment} {comment_text(comment)}\n" for comment in comments[:COMMENTS]
+        )
         return lines + text.replace(NAME, name)
 
     @abstractmethod

@@ -1,17 +1,35 @@
 """Maps every op of a loop body to its C++ and Triton text: a new op gets one row here (and its
 meaning in `ir.ops`).
 
-`CPP_OPS` and `TRITON_OPS` are columns of `OP_TABLE`. The table and `KERNEL_OPS` cover `OPS`
+`CPP` and `TRITON` hold its columns. The table and `KERNEL_OPS` cover `OPS`
 (tests/inductor/test_tables.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from inductor_backend.codegen.common.spelling import Spelling, by_kind, call, infix
 from inductor_backend.codegen.cpp import expressions as cpp
 from inductor_backend.codegen.triton import expressions as triton
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What a language writes alike in every kernel."""
+
+    #: Its column of the op table.
+    ops: Mapping[str, Spelling]
+    #: Returns the literal of a number of a dtype.
+    constant: Callable[[Any, torch.dtype], str]
+    #: Of an index {0} and a size {1}: the index, plus the size where it is negative.
+    wrapped_index: str
+    #: The operator for floor division of nonnegative integers.
+    floor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +111,18 @@ def _table() -> dict[str, OpSource]:
 
 OP_TABLE = _table()
 
-CPP_OPS: dict[str, Spelling] = {name: row.cpp for name, row in OP_TABLE.items()}
-TRITON_OPS: dict[str, Spelling] = {
-    name: row.triton for name, row in OP_TABLE.items() if row.triton is not None
-}
+CPP = Language(
+    {name: row.cpp for name, row in OP_TABLE.items()},
+    cpp.constant_source,
+    "{0} < 0 ? {0} + {1} : {0}",
+    "/",
+)
+TRITON = Language(
+    {name: row.triton for name, row in OP_TABLE.items() if row.triton is not None},
+    triton.constant_source,
+    "tl.where({0} < 0, {0} + {1}, {0})",
+    "//",
+)
 
 #: Ops whose C++ text needs prelude_special.h.
 SPECIAL_OPS = frozenset(name for name, row in OP_TABLE.items() if row.special)
@@ -105,4 +131,4 @@ SPECIAL_OPS = frozenset(name for name, row in OP_TABLE.items() if row.special)
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
 
 #: Every op that Triton kernels support; an operator that needs another stays with ATen.
-KNOWN_OPS = KERNEL_OPS | TRITON_OPS.keys()
+KNOWN_OPS = KERNEL_OPS | TRITON.ops.keys()

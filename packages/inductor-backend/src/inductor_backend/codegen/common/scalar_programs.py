@@ -99,27 +99,27 @@ def graph_of(
 def _step(graph: torch.fx.Graph, nodes: list[Any], values: list[Any], step: Any) -> None:
     name, args, kwargs = step
 
-    def found(where: list[Any], value: Any) -> Any:
+    def lookup(where: list[Any], value: Any) -> Any:
         if isinstance(value, ScalarRef):
             return where[value.number]
-        return [found(where, item) for item in value] if isinstance(value, tuple) else value
+        return [lookup(where, element) for element in value] if isinstance(value, tuple) else value
 
     if name == SCALAR_LOAD and len(args) == 1:
-        nodes.append(found(nodes, args[0]))
-        values.append(found(values, args[0]))
+        nodes.append(lookup(nodes, args[0]))
+        values.append(lookup(values, args[0]))
         return
     target = torch.ops.aten.index.Tensor if name == SCALAR_LOAD else scalar_function(name)
     if name == SCALAR_LOAD:
         args = (args[0], args[1:])
     if not isinstance(target, OpOverload):  # of sizes: the expression itself
-        nodes.append(target(*found(nodes, args)))
-        values.append(target(*found(values, args)))
+        nodes.append(target(*lookup(nodes, args)))
+        values.append(target(*lookup(values, args)))
         return
-    result = graph.call_function(target, tuple(found(nodes, arg) for arg in args),
-                               {key: found(nodes, value) for key, value in kwargs.items()})  # fmt: skip
+    result = graph.call_function(target, tuple(lookup(nodes, arg) for arg in args),
+                               {key: lookup(nodes, value) for key, value in kwargs.items()})  # fmt: skip
     result.meta["val"] = target(
-        *(found(values, arg) for arg in args),
-        **{key: found(values, value) for key, value in kwargs.items()},
+        *(lookup(values, arg) for arg in args),
+        **{key: lookup(values, value) for key, value in kwargs.items()},
     )
     nodes.append(result)
     values.append(result.meta["val"])
@@ -151,9 +151,6 @@ class FunctionWriter(ValueWriter):
     size. limits: the size of each position's dimension. inner: inputs that change in the innermost loop.
     """
 
-    #: The language's operator for floor division of nonnegative integers.
-    floor: str
-
     def __init__(
         self,
         out: CodeWriter,
@@ -165,9 +162,8 @@ class FunctionWriter(ValueWriter):
         limits: Mapping[str, Expr],
         inner: frozenset[str] = INNER,
     ) -> None:
-        body: Any = SimpleNamespace(registers={}, origins=())
-        super().__init__(LoopProgram("scores"), body, sizes)
-        self.out, self.operands, self.numbers = out, operands, numbers
+        super().__init__(sizes, out, ())
+        self.operands, self.numbers = operands, numbers
         self.pointer_of, self.size_of, self.limits = pointer_of, size_of, limits
         self.innermost, self.narrow, self.inner = inner, False, set(inner)
         self.scores: set[str] = set()
@@ -198,19 +194,19 @@ class FunctionWriter(ValueWriter):
 
     def finish(self, started: Started) -> list[str]:
         """Writes the rest of a program and returns the texts of its outputs."""
-        own = replace(
+        rest = replace(
             started,
             kinds=dict(started.kinds),
             registers=dict(started.registers),
             names=dict(started.names),
         )
-        self._walk(own, 1)
+        self._walk(rest, 1)
         return [
-            own.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
-            for output in own.program.outputs
+            rest.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
+            for output in rest.program.outputs
         ]
 
-    def whole(self, gm: torch.fx.GraphModule, texts: Mapping[str, str]) -> list[str]:
+    def write_graph(self, gm: torch.fx.GraphModule, texts: Mapping[str, str]) -> list[str]:
         """Writes a graph of numbers, whose placeholders have these texts; returns the texts of its
         outputs."""
         placeholders = gm.graph.find_nodes(op="placeholder")
@@ -219,15 +215,14 @@ class FunctionWriter(ValueWriter):
         at = Started(result, False, kinds, dict(texts), {}, set(), set())
         self._walk(at, 0)
         return [
-            at.registers[item if isinstance(item, str) else item.buffer]  # type: ignore[union-attr]
-            for item in result.outputs
+            at.registers[output if isinstance(output, str) else output.buffer]  # type: ignore[union-attr]
+            for output in result.outputs
         ]
 
     def _walk(self, at: Started, level: int) -> None:
         """Writes the statements of a program up to a level."""
-        self.program, self.narrow, self.inner = at.program, at.narrow, at.inner
-        self.scores = at.scores
-        self.body.registers, self.registers = at.kinds, at.registers
+        self.narrow, self.inner, self.scores = at.narrow, at.inner, at.scores
+        self.in_registers, self.registers = at.kinds, at.registers
         for node in at.program.nodes:
             if not isinstance(node, LoopNode) or node.sizes:
                 raise unsupported("codegen", f"{node.origin.op} in a function of scores")
@@ -238,12 +233,12 @@ class FunctionWriter(ValueWriter):
                 (name,) = store.buffers
                 if self.level(store.value) > level:
                     at.inner.add(name)
-                    at.kinds[name] = self.program.buffers[name].dtype
+                    at.kinds[name] = at.program.buffers[name].dtype
                     continue
-                kept = at.kinds[name] = self.program.buffers[name].dtype
+                dtype = at.kinds[name] = at.program.buffers[name].dtype
                 text = at.names[store.value]
-                if kept in (torch.bfloat16, torch.float16):
-                    text = self.rounded(text, kept)
+                if dtype in (torch.bfloat16, torch.float16):
+                    text = self.rounded(text, dtype)
                 at.registers[name] = text
 
     @abstractmethod
@@ -270,7 +265,7 @@ class FunctionWriter(ValueWriter):
         return self.size_of(expr)
 
     def _index(self, index: Index, names: dict[Value, str]) -> str:
-        return index_source(index, (), names.__getitem__, self.size, self.floor)
+        return index_source(index, (), names.__getitem__, self.size, self.language.floor)
 
     def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if value.name in ("wrap_index", "check_index") and self._is_inside(value):
@@ -328,7 +323,7 @@ def is_small_group(
         rule = _rule(name, dict(kwargs))
         if rule is None:
             return False
-        if rule is _no_integer or any(item is None for item in inputs):
+        if rule is _no_integer or any(bound is None for bound in inputs):
             bounds[at] = None  # a bool, a float, or a 64-bit integer
             continue
         result = rule(*inputs)
@@ -392,6 +387,11 @@ def _remainder(left: Bounds, right: Bounds, *rest: Bounds) -> Bounds:
     return -max(map(abs, right)), max(map(abs, right))
 
 
+#: Operators whose results are no integers.
+_FLOATS_AND_BOOLS = """
+eq ne lt le gt ge logical_and logical_or logical_not exp log sqrt rsqrt tanh sigmoid
+"""
+
 _RULES: dict[str, Callable[..., Bounds]] = {
     "add": _corners(lambda a, b: a + b),
     "sub": _corners(lambda a, b: a - b),
@@ -403,24 +403,5 @@ _RULES: dict[str, Callable[..., Bounds]] = {
     "floor_divide": _quotient,
     "remainder": _remainder,
     "fmod": _remainder,
-    **dict.fromkeys(
-        [
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "exp",
-            "log",
-            "sqrt",
-            "rsqrt",
-            "tanh",
-            "sigmoid",
-        ],
-        _no_integer,
-    ),
+    **dict.fromkeys(_FLOATS_AND_BOOLS.split(), _no_integer),
 }

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 
-def plain(text: str) -> str:
+def comment_text(text: str) -> str:
     """Returns text for a comment of C++ or Python or inside a string. Characters that could end the
     comment or string, or continue the line, become ``_``."""
-    return "".join(item if item.isprintable() and item not in "\\'\"?" else "_" for item in text)
+    return "".join(c if c.isprintable() and c not in "\\'\"?" else "_" for c in text)
 
 
 def literal(text: str) -> str:
@@ -52,6 +52,12 @@ class CodeWriter:
         with self.indented():
             yield
         self.line("}")
+
+    @contextmanager
+    def unless(self, condition: str) -> Iterator[None]:
+        """Writes a block that is skipped where the condition holds; "": no block."""
+        with self.block(f"if (!({condition}))") if condition else nullcontext():
+            yield
 
     @contextmanager
     def block_python(self, head: str) -> Iterator[None]:

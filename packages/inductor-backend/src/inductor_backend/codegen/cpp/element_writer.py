@@ -1,123 +1,57 @@
 """Writes the values of a fused body as C++ expressions, and its stores as statements.
 
-A value is named once per scope, in the outermost loop that has all its variables. Sizes and strides
-are arguments, so kernels that differ only in them have the same text.
+A value is named once per scope, in the outermost loop that has all its variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from inductor_backend.codegen.common.index_source import index_source
-from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
-from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
+from inductor_backend.codegen.common.op_table import CPP, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_source, memory_type
-from inductor_backend.codegen.cpp.ordered import Scanner, combined
+from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.cpp.addressing import LoopAddressing
+from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
+from inductor_backend.codegen.cpp.ordered import SCANNERS, SPECIAL_SCANS, Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling
-from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, simplify
-from inductor_backend.ir.nodes import LoopProgram, Store
-from inductor_backend.ir.ops import COMPUTE_DTYPE, OPS
-from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.values import Value, topological
+from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.ops import COMPUTE_DTYPE
+from inductor_backend.ir.values import Value
 from inductor_backend.schedule.fused_body import KernelBody, Phase
 
 #: The prelude's part with special functions.
 SPECIAL_HEADER = "prelude_special.h"
 
-#: Constants up to this size stay in the text; larger ones become arguments.
-LITERAL = 8
-
 
 class ElementWriter(ValueWriter):
-    """Writes what a kernel computes for one element; adds names and arguments on first use."""
+    """Writes what a kernel computes for one element. loops: where the element is."""
 
-    spellings = CPP_OPS
+    language = CPP
 
-    def __init__(
-        self, program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: SizeVars
-    ) -> None:
-        super().__init__(program, body, sizes)
-        self.nest = nest
-        self.arguments: list[Expr] = []
-        self.size_names: dict[Expr, str] = {}
-        self.written = {program.buffers[name].storage for name in body.writes}
-        self.scanners: list[tuple[Store, Scanner]] = []
-        self.streamed = streamed_buffers(program, body, nest, sizes)
-        self.block_start = "0"  # of the innermost loop's current block
-        self.tiling = tiling(program, body, nest, sizes)
-        self.rows, self.inner = self._split()
-        self.variables = self._name_loops()
-        self.in_vectors = False
+    def __init__(self, body: KernelBody, loops: LoopAddressing) -> None:
+        super().__init__(loops.sizes, CodeWriter(), body.registers)
+        self.body, self.loops, self.program = body, loops, loops.program
+        self.row_buffers = {name: f"row_{number}" for number, name in enumerate(body.row_buffers)}
+        self.streamed = streamed_buffers(self.program, body, loops.nest, loops.sizes)
+        self.tiling = tiling(self.program, body, loops.nest, loops.sizes)
+        #: The start of the innermost loop's current block.
+        self.block_start = "0"
+        #: Files that the kernel includes.
         self.headers: set[str] = set()
-        # A kernel that rereads its tile must find it in the cache.
-        once = sum(bool(phase.loop) for phase in body.phases) == 1
-        self.widest = WIDEST_TILE if once else COLUMN_TILE
-
-    # loops and sizes -----------------------------------------------------------------------------
 
     def streams(self, phase: Phase) -> list[Store]:
         """Returns the phase's stores that are streamed through a block."""
         return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
-    def _split(self) -> tuple[list[int], list[int]]:
-        """Returns (loops shared among threads, loops inside), as loop numbers. A pointwise kernel's
-        last loop is inside; a column kernel's vectorized loop is neither."""
-        outer = list(range(len(self.nest.outer)))
-        reduced = list(range(len(outer), len(self.nest.sizes)))
-        if reduced:
-            return [k for k in outer if k != self.nest.column], reduced
-        return outer[:-1], outer[-1:]
-
-    def _name_loops(self) -> list[str]:
-        names = [""] * len(self.nest.sizes)
-        for place, loop in enumerate(self.rows):
-            names[loop] = f"r{place}"
-        for place, loop in enumerate(self.inner):
-            names[loop] = f"i{place}"
-        if self.nest.column is not None:
-            names[self.nest.column] = "c"
-        self.loop_size = {}
-        for loop, size in enumerate(self.nest.sizes):
-            self.loop_size[loop] = f"n{loop}"
-            self.arguments.append(size)
-        # A stride that is the product of the last loops is written so: same text for other sizes.
-        running: Expr = 1
-        text: list[str] = []
-        for loop in reversed(range(len(self.nest.sizes))):
-            running = simplify(running * self.nest.sizes[loop])
-            text.insert(0, f"n{loop}")
-            if not (isinstance(running, int) and running <= 1):
-                self.size_names.setdefault(
-                    running, "(" + " * ".join(text) + ")" if len(text) > 1 else text[0]
-                )
-        return names
-
-    def size(self, expr: Expr) -> str:
-        """Returns the text of a size, stride or offset."""
-        if isinstance(expr, int) and abs(expr) <= LITERAL and expr not in self.size_names:
-            return f"{expr}" if expr >= 0 else f"({expr})"
-        if expr not in self.size_names:
-            self.size_names[expr] = f"s{len(self.arguments)}"
-            self.arguments.append(expr)
-        return self.size_names[expr]
-
-    def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
-        flat = walk(self.program.buffers[buffer].layout.flat(index), self.nest)
-        return index_source(flat, self.variables, names.__getitem__, self.size, "/")
-
     # values --------------------------------------------------------------------------------------
 
     def level(self, value: Value) -> int:
-        """Returns 0: once per row; k: in the k-th inner loop; one more than those: depends on the
-        column."""
-        loops = {self.nest.place[p] for p in value.variables}
-        if self.nest.column in loops:
-            return len(self.inner) + 1
-        return max((self.inner.index(k) + 1 for k in loops if k in self.inner), default=0)
+        return self.loops.level(value)
+
+    def size(self, expr: Expr) -> str:
+        return self.loops.size(expr)
 
     def value_source(self, value: Value, names: dict[Value, str]) -> str:
         if value.name in SPECIAL_OPS:
@@ -125,13 +59,7 @@ class ElementWriter(ValueWriter):
         return super().value_source(value, names)
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
-        text = index_source(
-            walk(index, self.nest), self.variables, names.__getitem__, self.size, "/"
-        )
-        return f"(int64_t)({text})"
-
-    def wrapped_index(self, index: str, size: str) -> str:
-        return f"{index} < 0 ? {index} + {size} : {index}"
+        return f"(int64_t)({self.loops.index_text(index, names)})"
 
     def checked_index(self, value: Value, index: str, size: str) -> str:
         return (
@@ -139,9 +67,8 @@ class ElementWriter(ValueWriter):
         )
 
     def load_text(self, value: Value, names: dict[Value, str]) -> str:
-        buffer = value.buffer
-        text = self.place_text(value, names)
-        if buffer in self.body.row_buffers:
+        text = self.memory_read(value, names)
+        if value.buffer in self.row_buffers:
             return text
         for size in self.may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? {memory_type(value.attr[2])}{{}} : {text})"
@@ -151,36 +78,29 @@ class ElementWriter(ValueWriter):
             return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"
         return text
 
-    def place_text(self, value: Value, names: dict[Value, str]) -> str:
+    def memory_read(self, value: Value, names: dict[Value, str]) -> str:
         """Returns the memory that a load reads."""
-        buffer = value.buffer
-        if buffer in self.body.row_buffers:
-            return f"row_{self.row_number(buffer)}[{self.row_position()}]"
+        if value.buffer in self.row_buffers:
+            return self.in_row(value.buffer)
         if self.tiling is not None and value in self.tiling.staged:
-            row = f"({self.variables[self.tiling.across]} - tile_start)"
-            along = f"{self.variables[self.inner[-1]]} - {self.block_start}"
-            return f"{self.tiling.staged[value]}[{row} * {ALONG} + {along}]"
-        return f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
+            row = f"({self.loops.variables[self.tiling.across]} - tile_start)"
+            return f"{self.tiling.staged[value]}[{row} * {ALONG} + {self.in_block()}]"
+        return self.loops.element(value.buffer, value.attr[1], names)
 
-    def row_number(self, buffer: str) -> int:
-        return list(self.body.row_buffers).index(buffer)
+    def in_row(self, buffer: str) -> str:
+        """Returns the current element of a row buffer."""
+        return f"{self.row_buffers[buffer]}[{self.loops.row_position()}]"
 
-    def row_position(self) -> str:
-        """Returns the position of the current element within the row."""
-        strides = contiguous_strides([self.nest.sizes[k] for k in self.inner])
-        parts = [
-            self.variables[k] if stride == 1 else f"{self.size(stride)} * {self.variables[k]}"
-            for k, stride in zip(self.inner, strides, strict=True)
-        ]
-        return " + ".join(parts) or "0"
-
-    def constant(self, value: Value) -> str:
-        return constant_source(*value.attr)
+    def in_block(self) -> str:
+        """Returns the position of the current element within the innermost loop's block."""
+        return f"{self.loops.variables[self.loops.inner[-1]]} - {self.block_start}"
 
     def definition(self, value: Value, name: str, text: str) -> str:
         kind = C_TYPES[value.dtype]
         narrow = value.dtype in (torch.int8, torch.uint8, torch.int16)
         return f"const {kind} {name} = {f'({kind})({text})' if narrow else text};"
+
+    # stores --------------------------------------------------------------------------------------
 
     def store(self, store: Store, names: dict[Value, str]) -> None:
         (name,) = store.buffers
@@ -188,16 +108,38 @@ class ElementWriter(ValueWriter):
 
     def write_to(self, name: str, store: Store, text: str, names: dict[Value, str]) -> None:
         """Writes one value into one buffer of the store."""
-        if name in self.body.row_buffers:
-            self.out.line(f"row_{self.row_number(name)}[{self.row_position()}] = {text};")
+        if name in self.row_buffers:
+            self.out.line(f"{self.in_row(name)} = {text};")
             return
-        place = f"{self.pointer(name)}[{self.address(name, store.index, names)}]"
+        place = self.loops.element(name, store.index, names)
         if name in self.streamed:
-            place = f"{self.streamed[name]}[{self.variables[self.inner[-1]]} - {self.block_start}]"
+            place = f"{self.streamed[name]}[{self.in_block()}]"
         statement = combined(store.combine or "set", place, text, self.program.buffers[name].dtype)
         empty = [f"{self.size(size)} != 0" for size in self.may_be_empty(store.index)]
         self.out.line(f"if ({' && '.join(empty)}) {statement}" if empty else statement)
 
-    def _cost(self) -> int:
-        values = topological(self.body.values())
-        return 2 + sum(2 if v.name in ("load", "masked_load") else OPS[v.name].cost for v in values)
+    # scans ---------------------------------------------------------------------------------------
+
+    def declare_scans(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
+        """Declares the loop-carried variables of the phase's scans."""
+        result = []
+        for store in phase.scans:
+            name = self.out.fresh("a")
+            dtype = self.program.buffers[store.buffers[0]].dtype
+            scanner = SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
+            if store.scan in SPECIAL_SCANS:
+                self.headers.add(SPECIAL_HEADER)
+            for kind, state, start in scanner.state:
+                self.out.line(declaration.format(type=kind, name=state, start=start))
+            result.append((store, scanner))
+        return result
+
+    def scan(
+        self, scanners: list[tuple[Store, Scanner]], names: dict[Value, str], lane: str
+    ) -> None:
+        """Writes one step of every scan, and its result."""
+        for store, scanner in scanners:
+            at = f"({self.loops.row_position()})"
+            self.out.line(scanner.step.format(v=names[store.value], at=at, l=lane))
+            for buffer, text in zip(store.buffers, scanner.results, strict=True):
+                self.write_to(buffer, store, text.format(l=lane), names)

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.flex_call import Call, call_of
 from inductor_backend.codegen.common.module import NAME
-from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
+from inductor_backend.codegen.common.op_table import CPP, SPECIAL_OPS
 from inductor_backend.codegen.common.scalar_programs import FunctionWriter, Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER
@@ -29,7 +30,7 @@ from inductor_backend.codegen.cpp.expressions import (
     memory_type,
 )
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.nodes import ExternNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -46,8 +47,7 @@ class CppFunctionWriter(FunctionWriter):
     """Writes scalar programs element by element. fails: whether an index may be out of range, or a
     divisor 0."""
 
-    spellings = CPP_OPS
-    floor = "/"
+    language = CPP
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -60,17 +60,11 @@ class CppFunctionWriter(FunctionWriter):
     def rounded(self, text: str, dtype: torch.dtype) -> str:
         return f"tc_to_float({TO_MEMORY[dtype]}({text}))"
 
-    def constant(self, value: Value) -> str:
-        return constant_source(*value.attr)
-
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"const {C_TYPES[value.dtype]} {name} = ({C_TYPES[value.dtype]})({text});"
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         return f"(int64_t)({self._index(index, names)})"
-
-    def wrapped_index(self, index: str, size: str) -> str:
-        return f"{index} < 0 ? {index} + {size} : {index}"
 
     def checked_index(self, value: Value, index: str, size: str) -> str:
         """An index out of range is noted in `bad`, so that a loop stays one of vectors."""
@@ -90,7 +84,7 @@ class CppFunctionWriter(FunctionWriter):
         if value.name == "masked_load":
             raise unsupported("codegen", "a masked load in a function of scores")
         _, layout = self.operands[value.buffer]
-        long = {item: f"(int64_t){text}" for item, text in names.items()}
+        long = {value: f"(int64_t){text}" for value, text in names.items()}
         address = self._index(layout.flat(value.attr[1]), long)
         return f"tc_load({self.pointer_of(value.buffer)}, {address})"
 
@@ -106,8 +100,8 @@ class _Kernel:
     def __init__(self, program: LoopProgram, call: Call, sizes: SizeVars) -> None:
         self.program, self.call, self.flex = program, call, call.flex
         self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
-        self.arguments: dict[Expr, str] = {}
+        self.arguments = KernelArguments("s", cast="(int64_t)")
+        self.size = self.arguments.size
         query, key = call.layout("query"), call.layout("key")
         self.batch, self.heads, self.rows, self.width = query.sizes
         self.key_batch, self.key_heads, self.columns, _ = key.sizes
@@ -123,12 +117,7 @@ class _Kernel:
 
     def pointer(self, name: str) -> str:
         storage = self.program.buffers[self.call.tensors[name].buffer].storage
-        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return f"(int64_t){expr}" if expr >= 0 else f"((int64_t){expr})"
-        return self.arguments.setdefault(expr, f"s{len(self.arguments)}")
+        return self.arguments.pointer(storage)
 
     def start(self, name: str, *texts: str) -> str:
         """Returns a pointer to an element of a tensor, by the texts of the first indices; an index of
@@ -153,15 +142,15 @@ class _Kernel:
         which ``{}`` stands for the call's arguments after the position. results: names of tensors."""
         parameters = [
             f"{memory_type(self.program.buffers[storage].dtype)}* {name}"
-            for storage, name in self.pointers.items()
+            for storage, name in self.arguments.pointers.items()
         ]
         sizes = (
             f"const int64_t B = {self.size(self.batch)}, H = {self.size(self.heads)}, R ="
             f" {self.size(self.rows)}, N = {self.size(self.columns)}, KB ="
             f" {self.size(self.key_batch)}, KH = {self.size(self.key_heads)};"
         )
-        parameters += [f"int64_t {name}" for name in self.arguments.values()]
-        text = ", ".join([*self.pointers.values(), *self.arguments.values()])
+        parameters += [f"int64_t {name}" for name in self.arguments.sizes.values()]
+        text = ", ".join(self.arguments.names)
         writer = CodeWriter()
         writer.line(
             f"static __attribute__((noinline)) void {NAME}_task({position}, {', '.join(parameters)})"
@@ -177,11 +166,11 @@ class _Kernel:
             )
             for line in loop.splitlines():
                 writer.line(line.replace("{}", text))
-        items = list(self.pointers.values())
+        names = list(self.arguments.pointers.values())
         written = [self.pointer(name) for name in results if name in self.call.tensors]
         return KernelSource(
-            writer.text(), tuple(self.pointers), tuple(self.arguments), self.label,
-            tuple(sorted(items.index(name) for name in written)), self.functions.fails or self.allocates,
+            writer.text(), tuple(self.arguments.pointers), tuple(self.arguments.sizes), self.label,
+            tuple(sorted(names.index(name) for name in written)), self.functions.fails or self.allocates,
             headers=frozenset({HEADER, *self.functions.headers}),
         )  # fmt: skip
 
@@ -217,15 +206,15 @@ class _Kernel:
         for pair in pairs:
             line(f"const int64_t {pair}_count = *({self.start(f'{pair}_counts', *at)});")
             line(f"const auto* {pair}_blocks = {self.start(f'{pair}_indices', *at)};")
-        step = {pair: self.size(self.call.layout(f"{pair}_indices").strides[3]) for pair in pairs}
+        stride = {pair: self.size(self.call.layout(f"{pair}_indices").strides[3]) for pair in pairs}
         for pair in pairs:
             with self.out.block(f"for (int64_t k = 0; k < {pair}_count; ++k)"):
-                line(f"const int64_t block = {pair}_blocks[k * {step[pair]}];")
+                line(f"const int64_t block = {pair}_blocks[k * {stride[pair]}];")
                 if pair == "kv" and len(pairs) == 2:  # a block that is listed twice is full
                     line("bool twice = false;")
                     line(
                         "for (int64_t i = 0; i < full_kv_count; ++i)"
-                        f" twice |= full_kv_blocks[i * {step['full_kv']}] == block;"
+                        f" twice |= full_kv_blocks[i * {stride['full_kv']}] == block;"
                     )
                     line("if (twice) continue;")
                 end = f"tc_least((block + 1) * {columns}, {self.size(self.columns)})"
@@ -280,8 +269,8 @@ for (int64_t task = tasks - 1; task >= 0; --task)
 
     def _tile(self) -> None:
         line, width, wide = self.out.line, self.width, self.padded(self.value_width)
-        rows, step = self.strides("key").split(", ")
-        line(f"tc_columns(key + first * {rows}, {rows}, {step}, count, {width}, keys, buffer);")
+        rows, stride = self.strides("key").split(", ")
+        line(f"tc_columns(key + first * {rows}, {rows}, {stride}, count, {width}, keys, buffer);")
         line("const int64_t vectors = (count + TC_LANES - 1) / TC_LANES;")
         line(
             f"tc_multiply(query, {width}, 1, keys, TC_COLUMNS, rows, vectors, {width}, scores,"
@@ -299,10 +288,10 @@ for (int64_t task = tasks - 1; task >= 0; --task)
                     )
             line("const float kept = tc_softmax_step(s, count, most + i, total + i);")
             line(f"if (kept != 1.0f) tc_scale_row(sums + i * {wide}, {wide}, kept);")
-        rows, step = self.strides("value").split(", ")
+        rows, stride = self.strides("value").split(", ")
         line("int64_t apart;")
         line(
-            f"const float* values = tc_values(value + first * {rows}, {rows}, {step}, count,"
+            f"const float* values = tc_values(value + first * {rows}, {rows}, {stride}, count,"
             f" {self.value_width}, {wide}, buffer, &apart);"
         )
         line(
@@ -313,11 +302,11 @@ for (int64_t task = tasks - 1; task >= 0; --task)
     def _results(self) -> None:
         line = self.out.line
         line(f"auto* out = {self.start('out', 'b', 'h', 'start')};")
-        rows, step = self.strides("out").split(", ")
+        rows, stride = self.strides("out").split(", ")
         with self.out.block("for (int64_t i = 0; i < rows; ++i)"):
             line("const float share = total[i] == 0.0f ? 0.0f : 1.0f / total[i];")
             with self.out.block(f"for (int64_t d = 0; d < {self.value_width}; ++d)"):
-                place = f"out, i * {rows} + d * {step}"
+                place = f"out, i * {rows} + d * {stride}"
                 line(f"tc_store({place}, sums[i * {self.padded(self.value_width)} + d] * share);")
             for name, text in (("lse", "most[i] + tc_log(total[i])"), ("most", "most[i]")):
                 if name in self.call.tensors:
@@ -359,8 +348,8 @@ for (int64_t task = 0; task < KB * KH; ++task)
         line(f"const auto* key = {self.start('key', 'key_b', 'shared')};")
         line(f"const auto* value = {self.start('value', 'key_b', 'shared')};")
         group = self.heads // self.key_heads
-        item = self.key_batch == self.batch
-        first, last = ("key_b", "key_b + 1") if item else ("0", self.size(self.batch))
+        same_batch = self.key_batch == self.batch
+        first, last = ("key_b", "key_b + 1") if same_batch else ("0", self.size(self.batch))
         with (
             self.out.block(f"for (int64_t b = {first}; b < {last}; ++b)"),
             self.out.block(f"for (int64_t h = shared * {group}; h < (shared + 1) * {group}; ++h)"),
@@ -379,7 +368,7 @@ for (int64_t task = 0; task < KB * KH; ++task)
     ) -> None:
         """Writes the stores of rows of a gradient."""
         result = f"grad_{name}"
-        rows, step = self.strides(result).split(", ")
+        rows, stride = self.strides(result).split(", ")
         with self.out.block(""):
             self.out.line(f"auto* out = {self.start(result, *at.split(', '), *first)};")
             with (
@@ -387,7 +376,7 @@ for (int64_t task = 0; task < KB * KH; ++task)
                 self.out.block(f"for (int64_t d = 0; d < {size}; ++d)"),
             ):
                 value = f"{result}[i * {padded} + d] * {factor}"
-                self.out.line(f"tc_store(out, i * {rows} + d * {step}, {value});")
+                self.out.line(f"tc_store(out, i * {rows} + d * {stride}, {value});")
 
     def _rows(self) -> None:
         """Writes what one block of rows adds."""
@@ -421,9 +410,9 @@ for (int64_t task = 0; task < KB * KH; ++task)
             ("key", "query", self.width, width, "scores"),
             ("value", "towards_out", self.value_width, wide, "towards"),
         ):
-            rows, step = self.strides(name).split(", ")
+            rows, stride = self.strides(name).split(", ")
             line(
-                f"tc_columns({name} + first * {rows}, {rows}, {step}, count, {size}, turned, buffer);"
+                f"tc_columns({name} + first * {rows}, {rows}, {stride}, count, {size}, turned, buffer);"
             )
             line(
                 f"tc_multiply({left}, {padded}, 1, turned, TC_COLUMNS, rows, vectors, {size}, {to},"
@@ -442,10 +431,10 @@ for (int64_t task = 0; task < KB * KH; ++task)
                 f" rows, grad_key + first * {width}, {width}, true);"
             )
         if self._has("query"):
-            rows, step = self.strides("key").split(", ")
+            rows, stride = self.strides("key").split(", ")
             line("int64_t apart;")
             line(
-                f"const float* keys = tc_values(key + first * {rows}, {rows}, {step}, count,"
+                f"const float* keys = tc_values(key + first * {rows}, {rows}, {stride}, count,"
                 f" {self.width}, {width}, buffer, &apart);"
             )
             line(

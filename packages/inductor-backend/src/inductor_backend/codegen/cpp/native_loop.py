@@ -1,7 +1,7 @@
 """Writes a loop over slices, or a while_loop, as one C++ function that calls the kernels of its step.
 
-In: the scheduled step, whose inputs are (outer tensors, carried tensors, a slice of each row,
-numbers) and whose outputs are (carried tensors, parts), of a while_loop (carried tensors, whether
+In: the scheduled step, whose inputs are (outer tensors, carry, a slice of each row,
+numbers) and whose outputs are (carry, parts), of a while_loop (carry, whether
 there is another step). Carried tensors alternate between the loop's result and a scratch tensor,
 such that the last step writes the result; of a while_loop they are copied there.
 """
@@ -58,7 +58,7 @@ class LoopWriter(StepCalls):
         """Returns why the step does not run without Python, or None."""
         externs = [step.extern for step in self.steps if step.extern is not None]
         for node in externs:
-            if self.choices[node.name].kind is not KernelKind.OWN:
+            if self.choices[node.name].kind is not KernelKind.NATIVE:
                 return f"{name_of(node.target)} is ATen's"
         if self.program.constants or self.program.numbers:
             return "a constant or a number that changes"
@@ -74,17 +74,18 @@ class LoopWriter(StepCalls):
     def _outputs(self) -> list[str | None]:
         """Returns the storage of each output that is a contiguous tensor of its own."""
         names = [
-            item.buffer if isinstance(item, Strided) else str(item) for item in self.program.outputs
+            output.buffer if isinstance(output, Strided) else str(output)
+            for output in self.program.outputs
         ]
-        own = map(self._is_own, self.program.outputs)
-        return [name if full else None for name, full in zip(names, own, strict=True)]
+        contiguous = map(self._is_contiguous, self.program.outputs)
+        return [name if full else None for name, full in zip(names, contiguous, strict=True)]
 
-    def _is_own(self, item: Any) -> bool:
-        name = item.buffer if isinstance(item, Strided) else item
+    def _is_contiguous(self, output: Any) -> bool:
+        name = output.buffer if isinstance(output, Strided) else output
         buffer = self.program.buffers.get(name) if isinstance(name, str) else None
         if buffer is None or buffer.kind is not BufferKind.TEMP:
             return False
-        layout = item.layout if isinstance(item, Strided) else buffer.layout
+        layout = output.layout if isinstance(output, Strided) else buffer.layout
         return bool(
             buffer.storage == buffer.name
             and buffer.storage not in self.memory.offsets
@@ -95,7 +96,7 @@ class LoopWriter(StepCalls):
 
     def write(self) -> NativeLoop:
         """Returns the loop. The function takes the inputs' tensors, (of a while_loop) whether there
-        is a first step, the results, a scratch tensor a carried one, memory for a step, and what
+        is a first step, the results, a scratch tensor for each tensor of the carry, memory for a step, and what
         `NativeLoop` says."""
         shape, outputs = self.shape, self._outputs()
         first = shape.n_outer + shape.n_live

@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from inductor_backend.codegen.common.module import Run
-from inductor_backend.codegen.native_calls import NATIVE_CALLS, NativeCall
+from inductor_backend.codegen.native_calls import native_launch
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.size_source import size_expression
-from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 
@@ -44,16 +43,13 @@ class StepCalls(ABC):
 
     def extern(self, node: ExternNode) -> str:
         """Returns the text of an operator call: of a hand-written kernel."""
-        (name,) = node.writes
-        result = Strided(name, self.program.buffers[name].layout)
-        launcher, numbers = NATIVE_CALLS[self.choices[node.name].form or name_of(node.target)](
-            NativeCall(self.program, node, self.address, result)
-        )
+        form = self.choices[node.name].form
+        launcher, numbers = native_launch(self.program, node, self.address, form)
         texts = [number if isinstance(number, str) else self.size(number) for number in numbers]
         return self.call_source(self.kernel(launcher), texts)
 
     def _run(self, run: Run) -> str:
-        numbers = [self.places.get(item) or self._in_arena(item) for item in run.arguments]
+        numbers = [self.places.get(storage) or self._in_arena(storage) for storage in run.arguments]
         self.symbols.update(dict.fromkeys(run.symbols))
         return self.call_source(run.name, [*numbers, *run.symbols])
 

@@ -57,5 +57,5 @@ def _is_contiguous(program: LoopProgram, store: Store, nest: LoopNest) -> bool:
     """Returns whether the store is contiguous along the innermost loop, at indices independent of
     data."""
     flat = walk(program.buffers[store.buffers[0]].layout.flat(store.index), nest)
-    simple = store.plain and all(isinstance(atom, Var) for atom in flat.terms)
+    simple = store.is_assignment and all(isinstance(atom, Var) for atom in flat.terms)
     return simple and flat.coefficient(len(nest.sizes) - 1) == 1

@@ -24,7 +24,7 @@ ALONG = 128
 
 #: Cache lines that stay in the L1 cache until the next row needs them: with fewer, row-by-row loops
 #: are faster (measured: channels-last copies of 64 and 256 channels by 1.8 and 1.3 times).
-LINES_KEPT = 512
+LINES_IN_CACHE = 512
 #: A set of the L1 cache keeps WAYS lines; addresses that are SET_BYTES apart share a set.
 WAYS, SET_BYTES = 8, 4096
 
@@ -46,7 +46,7 @@ def tiling(
     if nest.reduced or nest.column is not None or len(nest.outer) < 2 or len(body.phases) != 1:
         return None
     (phase,) = body.phases
-    simple = all(store.plain for store in phase.stores) and not (
+    simple = all(store.is_assignment for store in phase.stores) and not (
         phase.row or phase.reductions or phase.scans
     )
     if not simple:
@@ -67,8 +67,8 @@ def tiling(
     ):
         return None
     chosen = [value for value, loops in crossing.items() if across in loops]
-    kept = min(_lines_kept(program, value, nest, sizes) for value in chosen)
-    if sizes.hint(product(nest.sizes[across + 1 :])) < kept:
+    lines = min(_lines_in_cache(program, value, nest, sizes) for value in chosen)
+    if sizes.hint(product(nest.sizes[across + 1 :])) < lines:
         return None
     return Tiling(across, {value: f"tile_{number}" for number, value in enumerate(chosen)})
 
@@ -83,13 +83,13 @@ def _contiguous_across(flat: Index, inner: int, sizes: SizeVars) -> list[int]:
     return [loop for loop in range(inner) if flat.coefficient(loop) == 1]
 
 
-def _lines_kept(program: LoopProgram, load: Value, nest: LoopNest, sizes: SizeVars) -> int:
+def _lines_in_cache(program: LoopProgram, load: Value, nest: LoopNest, sizes: SizeVars) -> int:
     """Returns how many lines of an operand stay in the L1 cache from one row to the next: fewer
     where its stride is a multiple of a large power of two."""
     buffer = program.buffers[load.buffer]
     flat = walk(buffer.layout.flat(load.attr[1]), nest)
     stride = sizes.hint(flat.coefficient(len(nest.outer) - 1)) * buffer.dtype.itemsize
-    return min(LINES_KEPT, WAYS * SET_BYTES // math.gcd(stride, SET_BYTES))
+    return min(LINES_IN_CACHE, WAYS * SET_BYTES // math.gcd(stride, SET_BYTES))
 
 
 def _written(program: LoopProgram, body: KernelBody) -> set[str]:

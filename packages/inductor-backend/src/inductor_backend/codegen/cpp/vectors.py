@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from inductor_backend.codegen.common.loop_nest import walk
-from inductor_backend.codegen.common.op_table import CPP_OPS, OP_TABLE
+from inductor_backend.codegen.common.op_table import CPP, OP_TABLE
 from inductor_backend.codegen.cpp.expressions import memory_type
 from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
 from inductor_backend.ir.index_expr import Index, Var
@@ -22,11 +21,13 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.values import Value
 from inductor_backend.runtime.cpp.toolchain import find_compiler, processor
-from inductor_backend.schedule.fused_body import Phase
 from tracer_core.plugin_api import CompilerMissingError
 
 if TYPE_CHECKING:
+    from inductor_backend.codegen.common.writer import CodeWriter
+    from inductor_backend.codegen.cpp.addressing import LoopAddressing
     from inductor_backend.codegen.cpp.element_writer import ElementWriter
+    from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop
 
 #: Elements of a vector. Shorter rows keep the plain loop.
 LANES = 16
@@ -37,7 +38,7 @@ HEADER = "prelude_vector.h"
 #: Ops on floats whose text is the same for vectors.
 FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
 #: The same on masks, which are 0 and -1 here.
-TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
+MASK_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
 
 #: Ops with a fast text for usual arguments and a general one with a call: see `tc_walk_near`.
 NEAR_OPS = frozenset({"sin", "cos"})
@@ -61,90 +62,84 @@ def available() -> bool:
     return processor()[0] == "avx512" and kind == "gcc"
 
 
-def turns(load: Value) -> bool:
+def transposes(load: Value) -> bool:
     """Returns whether ``tc_turn`` transposes a tile of what the load reads."""
     return available() and load.attr[2] == torch.float32
 
 
-def fits(
-    writer: ElementWriter,
-    phase: Phase,
-    values: Sequence[Value],
-    reducers: Sequence[tuple[Store, Reducer]],
-    known: dict[Value, str],
-    loop: int,
-) -> bool:
-    """Returns whether the loop over the elements can be steps of vectors. known: values computed
-    before the loop."""
-    if not available() or phase.in_order or writer.scanners:
+def fits(elements: ElementWriter, work: PhaseLoop[Reducer], known: dict[Value, str]) -> bool:
+    """Returns whether the innermost loop can be steps of vectors. known: values computed before
+    it."""
+    loops = elements.loops
+    if not available() or work.phase.in_order or work.scanners:
         return False
-    if writer.sizes.hint(writer.nest.sizes[loop]) < LANES:
+    if loops.sizes.hint(loops.nest.sizes[loops.innermost]) < LANES:
         return False
-    inside = [value for value in values if value not in known]
-    if not inside or not all(_value_fits(writer, value, loop) for value in inside):
+    inside = [value for value in work.values if value not in known]
+    if not inside or not all(_value_fits(elements, value) for value in inside):
         return False
-    if not all(_store_fits(writer, store, loop) for store in phase.stores):
+    if not all(_store_fits(elements, store) for store in work.phase.stores):
         return False
-    return all(_reduction_fits(writer, store) for store, _ in reducers)
+    return all(_reduction_fits(elements, store) for store, _ in work.reducers)
 
 
-def _value_fits(writer: ElementWriter, value: Value, loop: int) -> bool:
+def _value_fits(elements: ElementWriter, value: Value) -> bool:
     if value.name == "load":
-        return _load_fits(writer, value, loop)
+        return _load_fits(elements, value)
     if value.name == "cast":
         return {value.dtype, value.args[0].dtype} == {torch.bool, torch.float32}
     if value.name == "round_to":
         return True
     if any(arg.dtype not in (torch.float32, torch.bool) for arg in (value, *value.args)):
         return False
-    of_truths = value.args and all(arg.dtype == torch.bool for arg in value.args)
-    return value.name in (TRUTH_OPS if of_truths else FLOAT_OPS)
+    of_masks = value.args and all(arg.dtype == torch.bool for arg in value.args)
+    return value.name in (MASK_OPS if of_masks else FLOAT_OPS)
 
 
-def _load_fits(writer: ElementWriter, value: Value, loop: int) -> bool:
+def _load_fits(elements: ElementWriter, value: Value) -> bool:
     buffer, index, dtype = value.attr
-    if buffer in writer.body.row_buffers:
-        return writer.body.row_buffers[buffer] == torch.float32
-    if buffer in writer.body.registers or dtype not in (*MEMORY, torch.bool):
+    if buffer in elements.body.row_buffers:
+        return elements.body.row_buffers[buffer] == torch.float32
+    if buffer in elements.body.registers or dtype not in (*MEMORY, torch.bool):
         return False
-    staged = writer.tiling is not None and value in writer.tiling.staged
-    return staged or (
-        not writer.may_be_empty(index) and _is_contiguous(writer, buffer, index, loop)
-    )
+    staged = elements.tiling is not None and value in elements.tiling.staged
+    empty = elements.may_be_empty(index)
+    return staged or (not empty and _is_contiguous(elements.loops, buffer, index))
 
 
-def _store_fits(writer: ElementWriter, store: Store, loop: int) -> bool:
+def _store_fits(elements: ElementWriter, store: Store) -> bool:
     (name,) = store.buffers
-    if not store.plain or store.value.dtype != torch.float32:
+    if not store.is_assignment or store.value.dtype != torch.float32:
         return False
-    if name in writer.body.row_buffers:
-        return writer.body.row_buffers[name] == torch.float32
-    kind = writer.program.buffers[name].dtype
-    empty = writer.may_be_empty(store.index)
-    return kind in MEMORY and not empty and _is_contiguous(writer, name, store.index, loop)
+    if name in elements.body.row_buffers:
+        return elements.body.row_buffers[name] == torch.float32
+    kind = elements.program.buffers[name].dtype
+    empty = elements.may_be_empty(store.index)
+    return kind in MEMORY and not empty and _is_contiguous(elements.loops, name, store.index)
 
 
-def _reduction_fits(writer: ElementWriter, store: Store) -> bool:
+def _reduction_fits(elements: ElementWriter, store: Store) -> bool:
     floats = store.value.dtype == torch.float32
-    floats &= writer.body.registers[store.buffers[0]] == torch.float32
+    floats &= elements.body.registers[store.buffers[0]] == torch.float32
     return floats and store.reduce in ("sum", "max", "min", "welford")
 
 
-def _is_contiguous(writer: ElementWriter, buffer: str, index: Sequence[Index], loop: int) -> bool:
-    """Returns whether the access is contiguous along the loop."""
-    flat = walk(writer.program.buffers[buffer].layout.flat(index), writer.nest)
-    coefficient = flat.coefficient(loop)
+def _is_contiguous(loops: LoopAddressing, buffer: str, index: Sequence[Index]) -> bool:
+    """Returns whether the access is contiguous along the innermost loop."""
+    flat = loops.flat(buffer, index)
+    coefficient = flat.coefficient(loops.innermost)
     if not (isinstance(coefficient, int) and coefficient == 1):
         return False
     others = [Index(0, {atom: 1}) for atom in flat.terms if not isinstance(atom, Var)]
-    return not any(_depends(writer, other, loop) for other in others)
+    return not any(_depends(loops, other) for other in others)
 
 
-def _depends(writer: ElementWriter, index: Index, loop: int) -> bool:
-    """Returns whether an index changes along the loop; its divisions are over loops and loaded
-    values over variables."""
-    return loop in index.variables() or any(
-        loop in {writer.nest.place[p] for p in value.variables} for value in index.indirect_values()
+def _depends(loops: LoopAddressing, index: Index) -> bool:
+    """Returns whether an index changes along the innermost loop; its divisions are over loops and
+    loaded values over variables."""
+    return loops.innermost in index.variables() or any(
+        loops.innermost in {loops.nest.place[p] for p in value.variables}
+        for value in index.indirect_values()
     )
 
 
@@ -152,25 +147,20 @@ def _depends(writer: ElementWriter, index: Index, loop: int) -> bool:
 
 
 def write(
-    writer: ElementWriter,
-    phase: Phase,
-    values: Sequence[Value],
-    reducers: Sequence[tuple[Store, Reducer]],
-    known: dict[Value, str],
-    loop: int,
-    bounds: tuple[str, str, str],
+    elements: ElementWriter, work: PhaseLoop[Reducer], known: dict[Value, str], bounds: Bounds
 ) -> None:
-    """Writes the loop over the elements from bounds[0] to bounds[1], which are bounds[2] many."""
-    out, variable, start = writer.out, writer.variables[loop], bounds[0]
-    inside = [value for value in values if value not in known]
+    """Writes the innermost loop."""
+    out, loops, start = elements.out, elements.loops, bounds.start
+    variable = loops.variables[loops.innermost]
+    inside = [value for value in work.values if value not in known]
     cost = sum(2 if value.name == "load" else OPS[value.name].cost for value in inside)
     unrolled = next((steps for most, steps in UNROLLED if cost <= most), 1)
-    streams = writer.streams(phase)
+    streams = elements.streams(work.phase)
     for store in streams:
-        _open_stream(writer, store, loop, start)
-    for store, reducer in reducers:
-        _open(writer, store, reducer, unrolled)
-    step = writer.out.fresh("step_")
+        _open_stream(elements, store, start)
+    for store, reducer in work.reducers:
+        _open(out, store, reducer, unrolled)
+    step = elements.out.fresh("step_")
     near = any(value.name in NEAR_OPS for value in inside)
     where = ", const auto where" if near else ""
     out.line(
@@ -181,52 +171,56 @@ def write(
         names = dict(known)
         if near:
             out.line("int far = 0;")
-        past = streams and len(writer.body.phases) == 1
-        for place in dict.fromkeys(_places(writer, inside)) if past else ():
+        past = streams and len(elements.body.phases) == 1
+        for place in dict.fromkeys(_places(elements, inside)) if past else ():
             out.line(f"__builtin_prefetch(&{place} + {AHEAD});")
-        vectors = _emit(writer, inside, names)
+        vectors = _emit(elements, inside, names)
         if near:
             out.line("if (far) return false;")
-        for store in phase.stores:
-            _put(writer, store, _operand(store.value, names, vectors), names, variable, start)
-        for store, reducer in reducers:
-            _step(writer, store, reducer, _operand(store.value, names, vectors), variable, start)
+        for store in work.phase.stores:
+            _put(elements, store, _operand(store.value, names, vectors), names, start)
+        for store, reducer in work.reducers:
+            _step(
+                out, store, reducer, _operand(store.value, names, vectors), f"{variable} - {start}"
+            )
         if near:
             out.line("return true;")
     out.line("};")
-    writer.headers.add(HEADER)
-    out.line(f"tc_walk{'_near' if near else ''}<{unrolled}>({bounds[0]}, {bounds[1]}, {step});")
-    for store, reducer in reducers:
-        _close(writer, store, reducer, bounds[2])
+    elements.headers.add(HEADER)
+    out.line(f"tc_walk{'_near' if near else ''}<{unrolled}>({start}, {bounds.stop}, {step});")
+    for store, reducer in work.reducers:
+        _close(out, store, reducer, bounds.length)
     for store in streams:
-        block = writer.streamed[store.buffers[0]]
-        size = f"{bounds[2]} * (int64_t)sizeof({block}[0])"
+        block = elements.streamed[store.buffers[0]]
+        size = f"{bounds.length} * (int64_t)sizeof({block}[0])"
         out.line(f"if (!past_{block}) tc_stream(to_{block}, {block}, {size});")
 
 
-def _emit(writer: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
+def _emit(elements: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
     """Writes statements for the values of a step; returns those that are vectors afterwards."""
     vectors: set[Value] = set()
     for value in inside:
-        name = writer.out.fresh("t")
-        text = _text(writer, value, names, vectors)
+        name = elements.out.fresh("t")
+        text = _text(elements, value, names, vectors)
         names[value] = name
         vectors.add(value)
-        writer.out.line(f"const {'tc_m' if value.dtype == torch.bool else 'tc_v'} {name} = {text};")
+        elements.out.line(
+            f"const {'tc_m' if value.dtype == torch.bool else 'tc_v'} {name} = {text};"
+        )
     return vectors
 
 
-def _places(writer: ElementWriter, inside: Sequence[Value]) -> list[str]:
+def _places(elements: ElementWriter, inside: Sequence[Value]) -> list[str]:
     """Returns the addresses to prefetch: those known before the step, except what each row rereads."""
-    staged = writer.tiling.staged if writer.tiling is not None else {}
-    loops = set(writer.rows or writer.inner)
+    staged = elements.tiling.staged if elements.tiling is not None else {}
+    loops = set(elements.loops.rows or elements.loops.inner)
     return [
-        writer.place_text(value, {})
+        elements.memory_read(value, {})
         for value in inside
         if value.name == "load"
-        and value.buffer not in writer.body.row_buffers
+        and value.buffer not in elements.body.row_buffers
         and value not in staged
-        and loops & {writer.nest.place[p] for p in value.variables}
+        and loops & {elements.loops.nest.place[p] for p in value.variables}
         and not any(True for index in value.attr[1] for _ in index.indirect_values())
     ]
 
@@ -235,9 +229,11 @@ def _operand(value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
     return names[value] if value in vectors else f"tc_splat({names[value]})"
 
 
-def _text(writer: ElementWriter, value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
+def _text(
+    elements: ElementWriter, value: Value, names: dict[Value, str], vectors: set[Value]
+) -> str:
     if value.name == "load":
-        return f"tc_take(lanes, &{writer.place_text(value, names)})"
+        return f"tc_take(lanes, &{elements.memory_read(value, names)})"
     operands = [_operand(arg, names, vectors) for arg in value.args]
     if value.name == "cast":
         return (
@@ -249,50 +245,42 @@ def _text(writer: ElementWriter, value: Value, names: dict[Value, str], vectors:
         return f"tc_rounded_{'bf16' if value.attr == torch.bfloat16 else 'half'}({operands[0]})"
     if value.name in NEAR_OPS:
         return f"tc_{value.name}({operands[0]}, where, &far)"
-    return CPP_OPS[value.name](value, *operands)
+    return CPP.ops[value.name](value, *operands)
 
 
 def _put(
-    writer: ElementWriter,
-    store: Store,
-    text: str,
-    names: dict[Value, str],
-    variable: str,
-    start: str,
+    elements: ElementWriter, store: Store, text: str, names: dict[Value, str], start: str
 ) -> None:
     (name,) = store.buffers
-    if name in writer.body.row_buffers:
-        place = f"row_{writer.row_number(name)}[{writer.row_position()}]"
-        writer.out.line(f"tc_put(lanes, &{place}, {text});")
-    elif name in writer.streamed:
-        block = writer.streamed[name]
-        writer.out.line(
-            f"tc_put_past(lanes, out_{block} + ({variable} - {start}), {text}, past_{block});"
-        )
-    else:
-        place = f"{writer.pointer(name)}[{writer.address(name, store.index, names)}]"
-        writer.out.line(f"tc_put(lanes, &{place}, {text});")
+    loops, out = elements.loops, elements.out
+    if name in elements.streamed:
+        block, at = elements.streamed[name], f"{loops.variables[loops.innermost]} - {start}"
+        out.line(f"tc_put_past(lanes, out_{block} + ({at}), {text}, past_{block});")
+        return
+    in_row = name in elements.row_buffers
+    place = elements.in_row(name) if in_row else loops.element(name, store.index, names)
+    out.line(f"tc_put(lanes, &{place}, {text});")
 
 
-def _open_stream(writer: ElementWriter, store: Store, loop: int, start: str) -> None:
+def _open_stream(elements: ElementWriter, store: Store, start: str) -> None:
     """Directs the block's results to their final place, if whole lines lie there, else to a block
     that is copied."""
     (name,) = store.buffers
-    kind, block = memory_type(writer.program.buffers[name].dtype), writer.streamed[name]
-    variable, writer.variables[loop] = writer.variables[loop], start
-    place = f"{writer.pointer(name)} + ({writer.address(name, store.index, {})})"
-    writer.variables[loop] = variable
-    writer.out.line(f"alignas(64) {kind} {block}[{BLOCK}];")
-    writer.out.line(f"{kind}* const to_{block} = {place};")
-    writer.out.line(f"const bool past_{block} = ((uintptr_t)to_{block} & 63) == 0;")
-    writer.out.line(f"{kind}* const out_{block} = past_{block} ? to_{block} : {block};")
+    loops, out = elements.loops, elements.out
+    kind, block = memory_type(elements.program.buffers[name].dtype), elements.streamed[name]
+    with loops.renamed(loops.innermost, start):
+        place = f"{loops.pointer(name)} + ({loops.address(name, store.index, {})})"
+    out.line(f"alignas(64) {kind} {block}[{BLOCK}];")
+    out.line(f"{kind}* const to_{block} = {place};")
+    out.line(f"const bool past_{block} = ((uintptr_t)to_{block} & 63) == 0;")
+    out.line(f"{kind}* const out_{block} = past_{block} ? to_{block} : {block};")
 
 
 # ---- reductions. `{n}_part` and what else the reducer's own close reads is made from the vectors.
 
 
-def _open(writer: ElementWriter, store: Store, reducer: Reducer, unrolled: int) -> None:
-    n, out = reducer.name, writer.out
+def _open(out: CodeWriter, store: Store, reducer: Reducer, unrolled: int) -> None:
+    n = reducer.name
     if store.reduce in ("max", "min"):
         edge = "-TC_INF_F" if store.reduce == "max" else "TC_INF_F"
         out.line(f"tc_v {n}_parts[{unrolled}] = {{{', '.join([f'tc_splat({edge})'] * unrolled)}}};")
@@ -303,10 +291,9 @@ def _open(writer: ElementWriter, store: Store, reducer: Reducer, unrolled: int) 
         out.line(f"alignas(64) float {n}_block[{BLOCK}];")
 
 
-def _step(
-    writer: ElementWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str
-) -> None:
-    n, out = reducer.name, writer.out
+def _step(out: CodeWriter, store: Store, reducer: Reducer, text: str, local: str) -> None:
+    """Writes a step of a reduction. local: the element's position in its block."""
+    n = reducer.name
     if store.reduce in ("max", "min"):
         edge, better = (
             ("-TC_INF_F", "tc_greater") if store.reduce == "max" else ("TC_INF_F", "tc_lesser")
@@ -315,12 +302,12 @@ def _step(
         out.line(f"{n}_parts[u] = {better}({n}_v, {n}_parts[u]); {n}_nans |= tc_nans({n}_v);")
         return
     if store.reduce == "welford":
-        out.line(f"tc_put(lanes, {n}_block + ({variable} - {start}), {text});")
+        out.line(f"tc_put(lanes, {n}_block + ({local}), {text});")
     out.line(f"{n}_parts[u] += tc_keep(lanes, {text}, 0.0f);")
 
 
-def _close(writer: ElementWriter, store: Store, reducer: Reducer, length: str) -> None:
-    n, out = reducer.name, writer.out
+def _close(out: CodeWriter, store: Store, reducer: Reducer, length: str) -> None:
+    n = reducer.name
     join = {"max": "tc_greatest", "min": "tc_least"}.get(store.reduce or "", "tc_total")
     out.line(f"const float {n}_part = {join}({n}_parts);")
     if store.reduce in ("max", "min"):

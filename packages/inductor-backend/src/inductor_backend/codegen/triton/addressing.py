@@ -1,4 +1,4 @@
-"""Computes a Triton program's indices, masks and addresses, and writes the lines that begin it.
+"""Computes a Triton program's indices, masks and addresses.
 
 Static sizes and strides are literals (cheap divisions, loads provably contiguous), symbolic ones
 are arguments. A program masks only the axes that may exceed their end and that an access depends
@@ -7,13 +7,13 @@ on. Offsets are 64 bits wide where 32 might not suffice.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
+from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.index_source import index_source
 from inductor_backend.codegen.common.loop_nest import LoopNest, loop_nest, walk
-from inductor_backend.codegen.common.value_writer import ValueWriter
-from inductor_backend.codegen.triton.block_sizes import FLAT, Axis, Tile, choose_tile
+from inductor_backend.codegen.common.op_table import TRITON
+from inductor_backend.codegen.triton.block_sizes import FLAT, Axis, Tile
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import (
@@ -40,29 +40,40 @@ NARROW = 2**31 - 2**16
 _WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
 
-class Addressing(ValueWriter):
-    """Addresses of one kernel's elements; arguments are added on first use. tile: None: chosen by
-    the access pattern."""
+def nest_of(
+    program: LoopProgram, body: KernelBody, sizes: SizeVars
+) -> tuple[LoopNest, Index | None]:
+    """Returns the loops of a kernel, and over them an element's position within its row, in the
+    order of the tensor's dimensions; None where no reduction or scan gives positions."""
+    stores = [store for phase in body.phases for store in phase.loop]
+    if not any((store.reduce or store.scan) in _WITH_POSITIONS for store in stores):
+        return loop_nest(program, body, sizes, False), None
+    domain = body.domain
+    places = [p for p, r in enumerate(domain.reduced) if r]
+    strides = contiguous_strides([domain.sizes[p] for p in places])
+    loops, position = variables(domain.sizes), Index()
+    for place, stride in zip(places, strides, strict=True):
+        position = position + loops[place] * stride
+    nest = loop_nest(program, body, sizes, False, extra=(position,))
+    return nest, walk(position, nest)
+
+
+class BlockAddressing:
+    """Where the elements of a program's block are. Arguments are added on first use."""
 
     def __init__(
-        self, program: LoopProgram, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
+        self, program: LoopProgram, body: KernelBody, sizes: SizeVars, nest: LoopNest, tile: Tile
     ) -> None:
-        super().__init__(program, body, sizes)
-        self._given = tile
-        position = self._row_position() if self._counts_positions() else None
-        self.nest: LoopNest = loop_nest(
-            program, body, sizes, False, extra=() if position is None else (position,)
-        )
-        self.position = None if position is None else walk(position, self.nest)
-        self.tile: Tile = self._choose_tile()
-        self.wide = self._needs_wide()
+        self.program, self.sizes, self.nest = program, sizes, nest
+        self.arguments = KernelArguments("ks")
+        self.size = self.arguments.size
+        #: Storage -> pointer type.
         self.types: dict[str, str] = {}
-        self.arguments: dict[Expr, str] = {}
+        #: The text of each loop's and axis's index.
         self.names: dict[int, str] = {}
-        self.enter(self.tile)
-
-    def _choose_tile(self) -> Tile:
-        return self._given or choose_tile(self.program, self.body, self.nest, self.sizes)
+        #: Whether offsets need 64 bits.
+        self.wide = _needs_wide(program, body, sizes, nest)
+        self.enter(tile)
 
     def enter(self, tile: Tile) -> None:
         """Switches to the dimensions of this tile."""
@@ -74,41 +85,6 @@ class Addressing(ValueWriter):
                 self.names[loop] = f"{axis.letter}{place}" if several else f"{axis.letter}index"
             self.names[FLAT + number] = f"{axis.letter}index"
 
-    # what the body needs -------------------------------------------------------------------------
-
-    def _counts_positions(self) -> bool:
-        return any(
-            (s.reduce or s.scan) in _WITH_POSITIONS
-            for phase in self.body.phases
-            for s in phase.loop
-        )
-
-    def _row_position(self) -> Index:
-        """Returns an element's position within its row, in the order of the tensor's dimensions."""
-        domain = self.body.domain
-        places = [p for p, r in enumerate(domain.reduced) if r]
-        strides = contiguous_strides([domain.sizes[p] for p in places])
-        loops = variables(domain.sizes)
-        result = Index()
-        for place, stride in zip(places, strides, strict=True):
-            result = result + loops[place] * stride
-        return result
-
-    def _needs_wide(self) -> bool:
-        extents: list[Expr] = [product(self.nest.sizes)]
-        for name in (*self.body.reads(), *self.body.writes):
-            layout = self.program.buffers[name].layout
-            extents.append(simplify(layout.extent + layout.offset))
-        bounds = [self.sizes.upper(extent) for extent in extents]
-        return any(bound is None or bound > NARROW for bound in bounds)
-
-    # sizes and addresses -------------------------------------------------------------------------
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return str(expr) if expr >= 0 else f"({expr})"
-        return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
-
     def pointer(self, buffer: str) -> str:
         """Returns a buffer's pointer argument. All buffers of a storage share their dtype."""
         owner = self.program.buffers[buffer]
@@ -117,7 +93,7 @@ class Addressing(ValueWriter):
             raise unsupported(
                 "codegen", f"{owner.storage} is read as {kind} and as {self.types[owner.storage]}"
             )
-        return super().pointer(buffer)
+        return self.arguments.pointer(owner.storage)
 
     def collapsed(self, index: Index) -> Index:
         """Returns the index with an axis's loops replaced by its flat index where the index is
@@ -125,19 +101,19 @@ class Addressing(ValueWriter):
         for number, axis in enumerate(self.tile.axes):
             if len(axis.loops) < 2:
                 continue
-            steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
+            strides = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
             last = index.coefficient(axis.loops[-1])
-            wanted = [simplify(last * step) for step in steps]
+            wanted = [simplify(last * stride) for stride in strides]
             if last == 0 or any(
                 index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)
             ):
                 continue
-            kept = {
+            others = {
                 a: c
                 for a, c in index.terms.items()
                 if not (isinstance(a, Var) and a.position in axis.loops)
             }
-            index = Index(index.const, {**kept, Var(FLAT + number, axis.numel): last})
+            index = Index(index.const, {**others, Var(FLAT + number, axis.numel): last})
         terms = {
             (
                 type(atom)(self.collapsed(atom.base), atom.divisor)
@@ -156,9 +132,11 @@ class Addressing(ValueWriter):
             if wide
             else self.names
         )
-        return index_source(self.collapsed(index), loops, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
+        return index_source(
+            self.collapsed(index), loops, names.__getitem__, self.size, TRITON.floor
+        )
 
-    def number_text(self, index: Index, names: dict[Value, str]) -> str:
+    def value_text(self, index: Index, names: dict[Value, str]) -> str:
         """Returns an index used as a value: unlike an offset it may have any magnitude (arange)."""
         bounds = range_of(index) or ("unknown",)
         wide = any(not isinstance(bound, int) or abs(bound) > NARROW for bound in bounds)
@@ -179,14 +157,15 @@ class Addressing(ValueWriter):
         }
         return tuple(axis for axis in self.tile.axes if axis in result)
 
-    def whole(
+    def broadcast_address(
         self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]
     ) -> str:
         """Returns an address as a block over all of `axes`, also where its stride is 0."""
         have = self.axes(self.program.buffers[buffer].layout.flat(index).variables())
-        return address if set(have) >= set(axes) else self.spread(address, (), axes)
+        return address if set(have) >= set(axes) else self.spread(address, axes)
 
     def in_row(self, value: Value) -> bool:
+        """Returns whether a value differs from element to element of a row."""
         return any(axis.letter == "r" for axis in self.axes(value.variables))
 
     def mask(self, axes: Iterable[Axis], also: str = "") -> str:
@@ -197,84 +176,11 @@ class Addressing(ValueWriter):
         wanted = set(axes)
         return "[" + ", ".join(a.constant if a in wanted else "1" for a in self.tile.axes) + "]"
 
-    def spread(self, text: str, have: tuple[Axis, ...], need: tuple[Axis, ...]) -> str:
-        """Returns an index or value broadcast to a block over all of `need`."""
-        if have == need and have:
-            return text
-        return f"({text}) + tl.zeros({self.shape(need)}, tl.int32)"
+    def spread(self, text: str, axes: tuple[Axis, ...]) -> str:
+        """Returns an index or value broadcast to a block over all of `axes`."""
+        return f"({text}) + tl.zeros({self.shape(axes)}, tl.int32)"
 
-    # the lines that begin a program --------------------------------------------------------------
-
-    def write_indices(self) -> None:
-        self.out.line("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
-        outer = self.tile.outer
-        if len(outer) == 2:
-            y, x = outer
-            self.out.line(f"programs = tl.cdiv({self.size(x.numel)}, {x.constant})")
-            self.write_axis(y, "(pid // programs)")
-            self.write_axis(x, "(pid % programs)")
-        elif outer:
-            self.write_axis(outer[0], "pid")
-        reduced = self.tile.reduced
-        if reduced is not None and not self.tile.looped:
-            self.write_axis(reduced, "")
-
-    @contextlib.contextmanager
-    def passes(self, axis: Axis) -> Iterator[None]:
-        """Opens a loop over an axis, block by block, with each block's first index in `start`.
-        Triton types an end of 2^31 and more as an unsigned 32-bit integer, which the loop's
-        comparison reads as negative: such a loop counts its iterations instead."""
-        if isinstance(axis.numel, int) and axis.numel > NARROW:
-            with self.out.block_python(f"for number in range(0, {-(-axis.numel // axis.block)}):"):
-                self.out.line(f"start = (number + tl.zeros([], tl.int64)) * {axis.constant}")
-                yield
-            return
-        with self.out.block_python(
-            f"for start in range(0, {self.size(axis.numel)}, {axis.constant}):"
-        ):
-            yield
-
-    def write_axis(self, axis: Axis, program: str) -> None:
-        place = self.tile.axes.index(axis)
-        around = ""
-        if len(self.tile.axes) > 1:
-            around = (
-                "["
-                + ", ".join(":" if k == place else "None" for k in range(len(self.tile.axes)))
-                + "]"
-            )
-        lanes = f"tl.arange(0, {axis.constant}){around}"
-        if program == "":
-            text = lanes
-        elif program == "start":
-            text = f"start + {lanes}"
-        else:
-            text = f"{program} * {axis.constant} + {lanes}"
-        if self.wide and axis.letter in "rq":
-            text = f"({text}).to(tl.int64)"
-        self.out.line(f"{axis.letter}index = {text}")
-        if not axis.exact:
-            self.out.line(f"{axis.letter}mask = {axis.letter}index < {self.size(axis.numel)}")
-        self._split_axis(axis)
-
-    def _split_axis(self, axis: Axis) -> None:
-        if len(axis.loops) < 2:
-            return
-        steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
-        for place, (loop, step) in enumerate(zip(axis.loops, steps, strict=True)):
-            flat = f"{axis.letter}index"
-            text = (
-                flat if isinstance(step, int) and step == 1 else f"{flat} // {self._positive(step)}"
-            )
-            if place > 0:
-                text = (
-                    f"{text} % {self._positive(self.nest.sizes[loop])}"
-                    if text == flat
-                    else (f"({text}) % {self._positive(self.nest.sizes[loop])}")
-                )
-            self.out.line(f"{self.names[loop]} = {text}")
-
-    def _positive(self, size: Expr) -> str:
+    def divisor(self, size: Expr) -> str:
         """Returns a valid divisor for a size that may be 0: nothing is computed then, but the
         division runs."""
         text = self.size(size)
@@ -283,6 +189,15 @@ class Addressing(ValueWriter):
             if (isinstance(size, int) and size > 0) or self.sizes.is_positive(size)
             else f"tl.maximum({text}, 1)"
         )
+
+
+def _needs_wide(program: LoopProgram, body: KernelBody, sizes: SizeVars, nest: LoopNest) -> bool:
+    extents: list[Expr] = [product(nest.sizes)]
+    for name in (*body.reads(), *body.writes):
+        layout = program.buffers[name].layout
+        extents.append(simplify(layout.extent + layout.offset))
+    bounds = [sizes.upper(extent) for extent in extents]
+    return any(bound is None or bound > NARROW for bound in bounds)
 
 
 def _is_one(size: Expr) -> bool:

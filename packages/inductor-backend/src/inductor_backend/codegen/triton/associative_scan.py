@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 import torch
 
+from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
-from inductor_backend.codegen.triton.kernel import TritonKernel
+from inductor_backend.codegen.triton.kernel import TritonKernel, function_text
 from inductor_backend.codegen.triton.scalar_programs import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr, product
 from inductor_backend.ir.nodes import ExternNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.values import Value
 from tracer_core.plugin_api import scan_scalars
 
 #: Elements of a block, and its most columns: those of a row lie side by side in memory.
@@ -47,14 +47,10 @@ class _Writer:
         self, sizes: SizeVars, dtypes: Sequence[torch.dtype], length: Expr, width: Expr
     ) -> None:
         self.sizes, self.dtypes, self.length, self.width = sizes, dtypes, length, width
-        self.arguments: dict[Expr, str] = {}
+        self.arguments = KernelArguments("ks")
+        self.size = self.arguments.size
         self.columns = min(COLUMNS, _power(sizes.hint(width)))
         self.rows = min(_power(sizes.hint(length)), ELEMENTS // self.columns)
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return str(expr)
-        return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
 
     def write(self, text: str, operands: Sequence[str], results: Sequence[str]) -> TritonKernel:
         combine = self._combine(text)
@@ -65,17 +61,15 @@ class _Writer:
         out = CodeWriter()
         out.lines += combine.lines
         out.line("")
-        out.line("@triton.jit")
-        inputs = [*pointers, *self.arguments.values()]
+        inputs = [*pointers, *self.arguments.sizes.values()]
         inputs += [f"{name}: tl.constexpr" for name, _ in constants]
-        out.line(f"def {NAME}({', '.join(inputs)}):")
-        out.lines += body.lines
+        source = out.text() + function_text(inputs, body)
         types = tuple(pointer_type(dtype) for dtype in (*self.dtypes, *self.dtypes))
         return TritonKernel(
-            out.text(),
+            source,
             (*operands, *results),
             types,
-            tuple(self.arguments),
+            tuple(self.arguments.sizes),
             ((self.width, self.columns),),
             constants,
             8 if self.rows * self.columns >= ELEMENTS else 4,
@@ -89,23 +83,23 @@ class _Writer:
         out.line("@triton.jit")
         out.line(f"def {NAME}_combine({', '.join(names)}):")
         with out.indented():
-            writer = _Numbers(out, self.sizes, {}, {}, str, self.size, {})
+            writer = TritonFunctionWriter(out, self.sizes, {}, {}, str, self.size, {})
             gm = scan_scalars(text, self.dtypes)
-            result = writer.whole(gm, {name: name for name in names})[:count]
+            result = writer.write_graph(gm, {name: name for name in names})[:count]
             out.line(f"return {', '.join(result)}")
         return out
 
     def _body(self) -> CodeWriter:
         out, count = CodeWriter(), len(self.dtypes)
         length, width = self.size(self.length), self.size(self.width)
-        values, carried = ([f"{name}{k}" for k in range(count)] for name in ("v", "c"))
+        values, carries = ([f"{name}{k}" for k in range(count)] for name in ("v", "c"))
         listed = ", ".join(values)
         with out.indented():
             line = out.line
             line("columns = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)")
             line(f"column_ok = columns < {width}")
             line("in_rows = tl.arange(0, ROWS)")
-            for name, dtype in zip(carried, self.dtypes, strict=True):
+            for name, dtype in zip(carries, self.dtypes, strict=True):
                 line(f"{name} = tl.zeros([1, COLUMNS], {_register(dtype)})")
             with out.block_python(f"for start in range(0, {length}, ROWS):"):
                 line("rows = start + in_rows")
@@ -115,21 +109,14 @@ class _Writer:
                     line(f"{name} = tl.load(p{k} + at, mask=ok, other=0).to({_register(dtype)})")
                 inputs = listed if count == 1 else f"({listed})"
                 line(f"{listed} = tl.associative_scan({inputs}, 0, {NAME}_combine)")
-                both = ", ".join([*carried, *values])
+                both = ", ".join([*carries, *values])
                 line(f"{', '.join(f'n{k}' for k in range(count))} = {NAME}_combine({both})")
                 line(f"last = (in_rows == tl.minimum(ROWS, {length} - start) - 1)[:, None]")
-                for k, (value, kept) in enumerate(zip(values, carried, strict=True)):
+                for k, (value, carry) in enumerate(zip(values, carries, strict=True)):
                     line(f"{value} = tl.where(start > 0, n{k}, {value})")
-                    line(f"{kept} = tl.sum(tl.where(last, {value}, 0), 0, keep_dims=True)")
+                    line(f"{carry} = tl.sum(tl.where(last, {value}, 0), 0, keep_dims=True)")
                     line(f"tl.store(p{count + k} + at, {value}, mask=ok)")
         return out
-
-
-class _Numbers(TritonFunctionWriter):
-    """Writes a function of numbers, none of which changes within a row."""
-
-    def level(self, value: Value) -> int:
-        return 0
 
 
 def _register(dtype: torch.dtype) -> str:

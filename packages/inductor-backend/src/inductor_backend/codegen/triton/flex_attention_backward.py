@@ -115,11 +115,11 @@ class _Queries(_Backward):
         inputs = self.gradient.contributions
         values, indices = texts[: len(inputs)], iter(texts[len(inputs) :])
         reads = _reads(self.gradient)
-        for number, (item, value) in enumerate(zip(inputs, values, strict=True)):
-            at = [next(indices) for _ in item.at]
-            name = f"g{item.buffer[1:]}"
+        for number, (contribution, value) in enumerate(zip(inputs, values, strict=True)):
+            at = [next(indices) for _ in contribution.at]
+            name = f"g{contribution.buffer[1:]}"
             if name in self.call.tensors:
-                changes = frozenset[str]().union(*(reads[ref.number] for ref in item.at))
+                changes = frozenset[str]().union(*(reads[ref.number] for ref in contribution.at))
                 self._add(f"part{number}", name, at, self.where(allowed, value), changes)
 
     def _add(
@@ -235,7 +235,7 @@ def _reads(program: ScalarProgram) -> list[frozenset[str]]:
 
 def _union(texts: list[frozenset[str]], value: Any) -> frozenset[str]:
     if isinstance(value, (tuple, list)):
-        return frozenset[str]().union(*(_union(texts, item) for item in value))
+        return frozenset[str]().union(*(_union(texts, element) for element in value))
     return texts[value.number] if isinstance(value, ScalarRef) else frozenset()
 
 

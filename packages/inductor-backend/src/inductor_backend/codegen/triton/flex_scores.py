@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import torch
 
+from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.flex_call import Call
-from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.scalar_programs import Started
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
-from inductor_backend.codegen.triton.kernel import TritonKernel
+from inductor_backend.codegen.triton.kernel import TritonKernel, function_text
 from inductor_backend.codegen.triton.scalar_programs import TritonFunctionWriter
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -42,8 +42,8 @@ class ScoresWriter:
     def __init__(self, call: Call, sizes: SizeVars, tiles: Tiles) -> None:
         self.call, self.sizes, self.tiles, self.flex = call, sizes, tiles, call.flex
         self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
-        self.arguments: dict[Expr, str] = {}
+        self.arguments = KernelArguments("ks")
+        self.pointer, self.size = self.arguments.pointer, self.arguments.size
         query, key = call.layout("query"), call.layout("key")
         self.batch, self.heads, self.rows, self.width = query.sizes
         self.key_batch, self.key_heads, self.columns, _ = key.sizes
@@ -77,14 +77,6 @@ class ScoresWriter:
         return isinstance(size, int) and all(size % end == 0 for end in ends)
 
     # arguments -----------------------------------------------------------------------------------
-
-    def pointer(self, name: str) -> str:
-        return self.pointers.setdefault(name, f"p{len(self.pointers)}")
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return str(expr) if expr >= 0 else f"({expr})"
-        return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
 
     def line(self, text: str) -> None:
         self.out.line(text)
@@ -146,7 +138,7 @@ class ScoresWriter:
         self, name: str, pointer: str, along: str, element: str, transposed: bool = False
     ) -> tuple[str, str]:
         """Returns the addresses of a tile of a head, and the argument that masks what does not exist.
-        along: `in_rows` or `in_columns`; element: `width` or `wide`. turned: elements come first."""
+        along: `in_rows` or `in_columns`; element: `width` or `wide`. transposed: elements come first."""
         places = ("[None, :]", "[:, None]") if transposed else ("[:, None]", "[None, :]")
         along_at, element_at = along + places[0], element + places[1]
         outer, inner = (self.size(stride) for stride in self.call.layout(name).strides[2:])
@@ -251,7 +243,7 @@ class ScoresWriter:
 
     @property
     def scale(self) -> float:
-        """What products are multiplied by."""
+        """What scores are multiplied by."""
         return float(self.call.scale * (LOG2_E if self.flex.score is None else 1.0))
 
     def allowed(self, masked: bool) -> str:
@@ -260,24 +252,19 @@ class ScoresWriter:
         result = self.functions.finish(self.started["mask"]) if masked else []
         walked = self.row_ok if self.walked == "q" else self.column_ok
         result += [f"{walked}[None, :]"] if walked else []
-        return " & ".join(f"({item})" for item in result)
+        return " & ".join(f"({condition})" for condition in result)
 
     def text(self, constants: Sequence[tuple[str, int]]) -> str:
-        parameters = [*self.pointers.values(), *self.arguments.values()]
-        parameters += [f"{name}: tl.constexpr" for name, _ in constants]
-        head = CodeWriter()
-        head.line("@triton.jit")
-        head.line(f"def {NAME}({', '.join(parameters)}):")
-        head.lines += self.out.lines
-        return head.text()
+        parameters = [*self.arguments.names, *(f"{name}: tl.constexpr" for name, _ in constants)]
+        return function_text(parameters, self.out)
 
     def kernel(self, grid: tuple[tuple[Expr, int], ...]) -> TritonKernel:
         constants = (("ROWS", self.tiles.rows), ("COLUMNS", self.tiles.columns))
         return TritonKernel(
             self.text(constants),
-            tuple(self.pointers),
-            tuple(pointer_type(self.call.dtypes[name]) for name in self.pointers),
-            tuple(self.arguments),
+            tuple(self.arguments.pointers),
+            tuple(pointer_type(self.call.dtypes[name]) for name in self.arguments.pointers),
+            tuple(self.arguments.sizes),
             grid,
             constants,
             self.tiles.warps,

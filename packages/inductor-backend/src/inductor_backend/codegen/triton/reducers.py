@@ -27,8 +27,8 @@ class Reducer:
     #: After the loop.
     finish: tuple[str, ...]
     #: Statements where the row is one block.
-    whole: tuple[str, ...]
-    #: Text of each output, after finish or whole.
+    single_block: tuple[str, ...]
+    #: Text of each output, after finish or single_block.
     results: tuple[str, ...]
 
 
@@ -43,36 +43,36 @@ def extreme(dtype: torch.dtype, lowest: bool) -> str:
 
 
 def _simple(
-    n: str, value: torch.dtype, result: torch.dtype, identity: str, combine: str, final: str
+    n: str, value: torch.dtype, result: torch.dtype, identity: str, combine: str, block_text: str
 ) -> Reducer:
-    """combine: of `{n}` and the element. final: of a block."""
+    """combine: of `{n}` and the element. block_text: of a block."""
     kind = TL_TYPES[value]
     part = f"tl.where({{mask}}, {{v}}, {identity})"
     combined = combine.format(n=n, v="{v}")
     return Reducer(
         (f"{n} = tl.full({{shape}}, {identity}, {kind})",),
         (f"{n} = tl.where({{mask}}, {combined}, {n})",),
-        (f"{n} = {final.format(block=n)}",),
-        (f"{n} = {final.format(block=part)}",),
+        (f"{n} = {block_text.format(block=n)}",),
+        (f"{n} = {block_text.format(block=part)}",),
         (f"{n}.to({TL_TYPES[result]})",),
     )
 
 
 def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
-    final = "tl.sum({block}, 1, keep_dims=True)"
+    block_text = "tl.sum({block}, 1, keep_dims=True)"
     if value.is_floating_point:  # eager's begin with 0: that of negative zeros is 0
-        final += " + 0.0"
+        block_text += " + 0.0"
     if result == torch.float64 and value == torch.float32:
         # A block's lanes are short sums; the lanes are added in double.
-        reducer = _simple(n, value, result, "0", "{n} + {v}", final)
+        reducer = _simple(n, value, result, "0", "{n} + {v}", block_text)
         return Reducer(
             reducer.start,
             reducer.each,
-            (f"{n} = {final.format(block=f'{n}.to(tl.float64)')}",),
-            (f"{n} = {final.format(block='tl.where({mask}, {v}, 0).to(tl.float64)')}",),
+            (f"{n} = {block_text.format(block=f'{n}.to(tl.float64)')}",),
+            (f"{n} = {block_text.format(block='tl.where({mask}, {v}, 0).to(tl.float64)')}",),
             (n,),
         )
-    return _simple(n, value, result, "0", "{n} + {v}", final)
+    return _simple(n, value, result, "0", "{n} + {v}", block_text)
 
 
 def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
@@ -82,28 +82,30 @@ def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
 def _extreme(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         nan = ", propagate_nan=tl.PropagateNan.ALL" if value.is_floating_point else ""
-        final = (
+        block_text = (
             f"{name}_row({{block}})"
             if value.is_floating_point
             else f"tl.{name}({{block}}, 1, keep_dims=True)"
         )
         combine = f"tl.{name}imum({{n}}, {{v}}{nan})"
-        return _simple(n, value, result, extreme(value, name == "max"), combine, final)
+        return _simple(n, value, result, extreme(value, name == "max"), combine, block_text)
 
     return make
 
 
 def _logical(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
     identity, sign = ("0", "|") if name == "any" else ("1", "&")
-    final = "max" if name == "any" else "min"
+    block_text = "max" if name == "any" else "min"
 
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         element = "{v}.to(tl.int32)"
         return Reducer(
             (f"{n} = tl.full({{shape}}, {identity}, tl.int32)",),
             (f"{n} = tl.where({{mask}}, {n} {sign} {element}, {n})",),
-            (f"{n} = tl.{final}({n}, 1, keep_dims=True)",),
-            (f"{n} = tl.{final}(tl.where({{mask}}, {element}, {identity}), 1, keep_dims=True)",),
+            (f"{n} = tl.{block_text}({n}, 1, keep_dims=True)",),
+            (
+                f"{n} = tl.{block_text}(tl.where({{mask}}, {element}, {identity}), 1, keep_dims=True)",
+            ),
             (f"({n} != 0)",),
         )
 

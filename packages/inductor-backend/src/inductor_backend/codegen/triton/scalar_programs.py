@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.op_table import TRITON_OPS
+from inductor_backend.codegen.common.op_table import TRITON
 from inductor_backend.codegen.common.scalar_programs import FunctionWriter
 from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.triton.addressing import NARROW
+from inductor_backend.codegen.triton.block_writer import asserted_index
 from inductor_backend.codegen.triton.expressions import constant_source
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Index
@@ -45,8 +46,7 @@ class TritonFunctionWriter(FunctionWriter):
     """Writes scalar programs over blocks. masks: the text of where a block's rows (``q``) and columns
     (``kv``) exist, if not everywhere. approximate: see the module's docstring."""
 
-    spellings = TRITON_OPS
-    floor = "//"
+    language = TRITON
 
     def __init__(self, *args: Any, approximate: bool = False) -> None:
         super().__init__(*args)
@@ -69,25 +69,15 @@ class TritonFunctionWriter(FunctionWriter):
     def rounded(self, text: str, dtype: torch.dtype) -> str:
         return f"{text}.to({str(dtype).replace('torch', 'tl')}).to(tl.float32)"
 
-    def constant(self, value: Value) -> str:
-        return constant_source(*value.attr)
-
     def definition(self, value: Value, name: str, text: str) -> str:
         return f"{name} = {text}"
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         return f"tl.full([], {self._index(index, names)}, tl.int64)"
 
-    def wrapped_index(self, index: str, size: str) -> str:
-        return f"tl.where({index} < 0, {index} + {size}, {index})"
-
     def checked_index(self, value: Value, index: str, size: str) -> str:
-        inside = f"({index} >= 0) & ({index} < {size})"
-        mask = self._mask(value)
-        checked = f"({inside}) | (({mask}) == 0)" if mask else inside
         self.asserts = True
-        self.out.line(f'tl.device_assert({checked}, "index out of range in self")')
-        return f"tl.where({inside}, {index}, 0)"
+        return asserted_index(self.out, index, size, self._mask(value))
 
     def _mask(self, value: Value) -> str:
         """Returns where the positions exist that a value is computed from, "" for everywhere."""
@@ -102,7 +92,7 @@ class TritonFunctionWriter(FunctionWriter):
         address = self._index(layout.flat(value.attr[1]), names)
         extent = self.sizes.upper(layout.extent)
         if value.operands and (extent is None or extent > NARROW):
-            wide = {item: f"{text}.to(tl.int64)" for item, text in names.items()}
+            wide = {value: f"{text}.to(tl.int64)" for value, text in names.items()}
             address = self._index(layout.flat(value.attr[1]), wide)
         mask = self._mask(value)
         mask = f", {mask}, other=0" if mask else ""

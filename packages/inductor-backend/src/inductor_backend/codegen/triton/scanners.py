@@ -26,7 +26,7 @@ class Scanner:
     #: In the loop.
     each: tuple[str, ...]
     #: In place of both where the row is one block.
-    whole: tuple[str, ...]
+    single_block: tuple[str, ...]
     #: Text of each output.
     results: tuple[str, ...]
 

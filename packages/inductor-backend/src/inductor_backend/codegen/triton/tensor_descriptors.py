@@ -65,21 +65,21 @@ def place_of(
 ) -> DescriptorPlace | None:
     """index: of a load, over loops and flat axes (`FLAT` + number). outside: batch loops. loops:
     all sizes. Returns None where the blocks are no blocks of a matrix."""
-    terms = dict(_steps(index))
+    terms = dict(_strides(index))
     if (
         len(terms) != len(index.terms)
         or not isinstance(index.const, int)
         or index.const * itemsize % UNIT
     ):
         return None
-    steps = [
+    strides = [
         terms.pop(axis.loops[0] if len(axis.loops) == 1 else FLAT + n, 0)
         for n, axis in enumerate(axes)
     ]
-    if steps.count(1) != 1 or len(axes) != 2:
+    if strides.count(1) != 1 or len(axes) != 2:
         return None
-    across = steps.index(1)
-    rows, columns, stride = axes[1 - across], axes[across], steps[1 - across]
+    across = strides.index(1)
+    rows, columns, stride = axes[1 - across], axes[across], strides[1 - across]
     if not isinstance(stride, int) or stride <= 1 or stride * itemsize % UNIT:
         return None
     if isinstance(columns.numel, int) and columns.numel > stride:
@@ -88,15 +88,17 @@ def place_of(
     if batch is None or (batch and not (isinstance(rows.numel, int) and _whole(rows))):
         return None
     height = rows.numel
-    for loop, step in batch:
-        height = height + (loops[loop] - 1) * step
+    for loop, rows_apart in batch:
+        height = height + (loops[loop] - 1) * rows_apart
     if any(isinstance(size, int) and not 0 < size <= MAX_SIZE for size in (height, columns.numel)):
         return None
     return DescriptorPlace(rows, columns, batch, index.const, stride, (height, columns.numel))
 
 
-def _steps(index: Index) -> list[tuple[int, Expr]]:
-    return [(atom.position, step) for atom, step in index.terms.items() if isinstance(atom, Var)]
+def _strides(index: Index) -> list[tuple[int, Expr]]:
+    return [
+        (atom.position, stride) for atom, stride in index.terms.items() if isinstance(atom, Var)
+    ]
 
 
 def _whole(rows: Axis) -> bool:
@@ -110,15 +112,15 @@ def _batch(
 ) -> tuple[tuple[int, int], ...] | None:
     """Returns the steps of the batch loops in rows, None where they are no whole rows."""
     result = []
-    for loop, step in terms.items():
+    for loop, loop_stride in terms.items():
         if (
             loop not in outside
-            or not isinstance(step, int)
+            or not isinstance(loop_stride, int)
             or not isinstance(loops[loop], int)
-            or step < 0
+            or loop_stride < 0
         ):
             return None
-        if step % stride:
+        if loop_stride % stride:
             return None
-        result.append((loop, step // stride))
+        result.append((loop, loop_stride // stride))
     return tuple(result)

@@ -149,7 +149,7 @@ class TritonWrapper(Wrapper):
         for name in node.writes:
             self._allocate(name)
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
-        tensors = [self.tensor(item, True) for item in (*node.args[0], *results)]
+        tensors = [self.tensor(operand, True) for operand in (*node.args[0], *results)]
         self._launch("run_associative_scan", [(kernel, tensors)])
 
     def _launch(self, name: str, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]) -> None:

@@ -212,8 +212,8 @@ def link(
         files.append(scratch / f"{number}.o")
         files[-1].write_bytes(data)
     target = scratch / "out.so"
-    words = [*tools.command.linker, *map(str, files), "-o", str(target), *more]
-    run_compiler(words, tools, name, scratch)
+    command = [*tools.command.linker, *map(str, files), "-o", str(target), *more]
+    run_compiler(command, tools, name, scratch)
     return target
 
 

@@ -115,8 +115,8 @@ def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str)
     begun: list[tuple[int, threading.Thread]] = []
     for number, unit in enumerate(units):
         key = key_of([unit], tools)
-        kept_as = f"{key}.o" if unit.keep else None
-        stored = None if kept_as is None else folder.read(kept_as)
+        file_name = f"{key}.o" if unit.keep else None
+        stored = None if file_name is None else folder.read(file_name)
         if stored is not None:
             results.append(stored)
             continue
@@ -129,11 +129,11 @@ def compiled(units: Sequence[Unit], tools: Toolchain, folder: Folder, name: str)
             label = f"{name}-{number}.cpp"
             work = threading.Thread(
                 target=contextvars.copy_context().run,  # what it compiles may have to give way
-                args=(_make, _running, pending, result, unit, kept_as, tools, folder, label),
+                args=(_make, _running, pending, result, unit, file_name, tools, folder, label),
                 daemon=True,
             )
             begun.append((len(unit.text), work))
-    for _, work in sorted(begun, key=lambda item: -item[0]):
+    for _, work in sorted(begun, key=lambda begin: -begin[0]):
         work.start()
     return [result if isinstance(result, bytes) else result.result() for result in results]
 
@@ -143,7 +143,7 @@ def _make(
     pending: str,
     result: Future[bytes],
     unit: Unit,
-    kept_as: str | None,
+    file_name: str | None,
     tools: Toolchain,
     folder: Folder,
     label: str,
@@ -151,7 +151,7 @@ def _make(
     """Compiles one unit, and always completes `result`."""
     try:
         with running.slots:
-            data = _object(unit, kept_as, tools, folder, label)
+            data = _object(unit, file_name, tools, folder, label)
     except BaseException as error:
         running.done(pending)
         result.set_exception(error)
@@ -160,14 +160,16 @@ def _make(
         result.set_result(data)
 
 
-def _object(unit: Unit, kept_as: str | None, tools: Toolchain, folder: Folder, label: str) -> bytes:
-    if kept_as is None:
+def _object(
+    unit: Unit, file_name: str | None, tools: Toolchain, folder: Folder, label: str
+) -> bytes:
+    if file_name is None:
         return _compile(unit, tools, folder, label)
-    with folder.building(kept_as, part=True):
-        stored = folder.read(kept_as)  # another process may have been the first
+    with folder.building(file_name, part=True):
+        stored = folder.read(file_name)  # another process may have been the first
         if stored is None:
             stored = _compile(unit, tools, folder, label)
-            folder.write(kept_as, stored)
+            folder.write(file_name, stored)
         return stored
 
 
@@ -192,27 +194,28 @@ def _compile(unit: Unit, tools: Toolchain, folder: Folder, label: str) -> bytes:
 
 
 def run_compiler(
-    words: Sequence[str], tools: Toolchain, name: str, scratch: Path, source: Path | None = None
+    command: Sequence[str], tools: Toolchain, name: str, scratch: Path, source: Path | None = None
 ) -> None:
     """Runs the compiler with the folder `scratch` for its temporary files. Raises BackendError with
     its output, or OSError if the disk is full. source: on an error, kept beside the cache's
     entries."""
     try:
-        done = tools.command.run(words, timeout=MAX_COMPILE_SECONDS, TMPDIR=str(scratch))
+        done = tools.command.run(command, timeout=MAX_COMPILE_SECONDS, TMPDIR=str(scratch))
     except subprocess.TimeoutExpired:
         raise BackendError(
             "inductor", "c++ compile", f"{name}: the compiler took over {MAX_COMPILE_SECONDS} s"
         ) from None
     except OSError as error:
-        raise BackendError("inductor", "toolchain", f"{words[0]} cannot be run: {error}") from error
+        detail = f"{command[0]} cannot be run: {error}"
+        raise BackendError("inductor", "toolchain", detail) from error
     if done.returncode == 0:
         return
     demand_room(scratch)
     where = ""
     if source is not None:
-        kept = source.parent.parent / f"failed-{name}"
-        shutil.copyfile(source, kept)
-        where = f"; source kept in {kept}"
+        failed = source.parent.parent / f"failed-{name}"
+        shutil.copyfile(source, failed)
+        where = f"; source kept in {failed}"
     shown = "\n    ".join(done.stderr.strip().splitlines()[:20])
     detail = f"{name}: the compiler ended with {done.returncode}{where}\n    {shown}"
     raise BackendError("inductor", "c++ compile", detail)

@@ -62,7 +62,7 @@ class LoadedKernel:
         if self._unaligned is None:
             # called within a run: the current device must not change
             here = capability(self.device.index)
-            result = _kept(self.kernel, here, aligned=False)
+            result = _stored(self.kernel, here, aligned=False)
             if result is None:
                 result = _binary(binary_of, self.kernel, target_of(here), False)
             self._unaligned = _load(result, self.kernel, self.device, aligned=False)
@@ -158,8 +158,8 @@ def _warm_up() -> None:
             if hasattr(cache, "triton_key"):
                 waiting.append(_pool().submit(cache.triton_key))
             active_target()
-        for item in waiting:
-            item.result()
+        for future in waiting:
+            future.result()
     except Exception as error:  # raised where the kernel is built
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 
@@ -217,12 +217,12 @@ def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
         future = _futures.get(key)
     if future is not None and not (future.done() and future.exception() is not None):
         return future
-    kept = _kept(kernel, here, aligned=True)
-    if kept is None:
+    binary = _stored(kernel, here, aligned=True)
+    if binary is None:
         return None
     with _futures_lock:
         future = _futures[key] = Future()
-    future.set_result(kept)
+    future.set_result(binary)
     return future
 
 
@@ -236,7 +236,7 @@ def provide(key: str, capability: int, aligned: bool, binary: Binary) -> None:
     _provided[key, capability, aligned] = binary
 
 
-def _kept(kernel: Kernel, here: int, aligned: bool) -> Binary | None:
+def _stored(kernel: Kernel, here: int, aligned: bool) -> Binary | None:
     """Returns the machine code of a kernel from a package or the kernel store, or None."""
     return _provided.get((kernel.key(), here, aligned)) or kernel_store.load(kernel, here, aligned)
 
@@ -245,11 +245,11 @@ def start_for(kernel: Kernel, target: Any, aligned: bool) -> Future[Binary]:
     """Starts building a kernel for a GPU that need not be here. aligned: see `kernel_store.load`."""
     if aligned:
         return _start(kernel, target)
-    kept = kernel_store.load(kernel, target.arch, aligned)
-    if kept is None:
+    binary = kernel_store.load(kernel, target.arch, aligned)
+    if binary is None:
         return _pool().submit(_binary, binary_of, kernel, target, aligned)
     future: Future[Binary] = Future()
-    future.set_result(kept)
+    future.set_result(binary)
     return future
 
 

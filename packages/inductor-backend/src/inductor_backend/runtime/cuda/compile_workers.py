@@ -33,7 +33,7 @@ from inductor_backend.runtime.cuda.triton_compile import (
     NotCompiled,
     NotPersisted,
     binary_of,
-    kept,
+    compiled_and_stored,
 )
 
 #: Waiting kernels per process: a process starts in the time of two kernels.
@@ -54,9 +54,9 @@ FORGOTTEN = 600
 
 _MAIN = """
 import pickle, sys
-sys.path[:], *given = pickle.load(sys.stdin.buffer)
+sys.path[:], *arguments = pickle.load(sys.stdin.buffer)
 from inductor_backend.runtime.cuda.compile_workers import serve
-serve(*given)
+serve(*arguments)
 """
 
 #: Signals sent from outside; a compiler crash has others.
@@ -212,7 +212,7 @@ class Workers:
             return binary_of(kernel, target)
         if not self._all:
             with contextlib.suppress(NotPersisted):
-                return kept(kernel, target)
+                return compiled_and_stored(kernel, target)
         if not self._start_some():
             return binary_of(kernel, target)
         for _ in range(2):
@@ -315,8 +315,8 @@ _forgotten: list[Worker] = []
 
 
 def _new_process() -> None:
-    for item in list(_made):
-        item.forget()
+    for workers in list(_made):
+        workers.forget()
 
 
 os.register_at_fork(after_in_child=_new_process)

@@ -31,41 +31,6 @@ else:
         return tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [a], tl.int64, True, 1)
 
 
-__all__ = [
-    "argmax_row",
-    "argmin_row",
-    "better_argmax",
-    "better_argmin",
-    "divisor",
-    "float_floor_div",
-    "float_mod",
-    "gelu_erf",
-    "gelu_tanh",
-    "greater",
-    "int_floor_div",
-    "int_mod",
-    "int_pow",
-    "last_greatest",
-    "last_least",
-    "lesser",
-    "libdevice",
-    "log_add_exp",
-    "max_row",
-    "min_row",
-    "plus",
-    "prod_row",
-    "relu",
-    "sigmoid",
-    "silu",
-    "softplus",
-    "tanh_by_exp2",
-    "times",
-    "tl",
-    "triton",
-    "uniform",
-]
-
-
 @triton.jit
 def relu(x):
     return tl.where(x < 0, tl.zeros_like(x), x)

@@ -39,7 +39,7 @@ def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> 
     """Loads a kernel on a device; returns the driver's handle and the most threads per block. name:
     in the machine code. shared: bytes that a launch will ask for. most_shared: the device's limit
     per block. device: its number. Raises RuntimeError with the driver's message."""
-    words, result = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
+    message, result = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
     image, symbol = (
         ctypes.create_string_buffer(code, len(code)),
         ctypes.create_string_buffer(name.encode()),
@@ -53,9 +53,9 @@ def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> 
         most_shared,
         context(device),
         address(result),
-        address(words),
+        address(message),
     )
     handle, most_threads, status = result
     if status:
-        raise RuntimeError(f"{words.value.decode(errors='replace')} (CUDA driver error {status})")
+        raise RuntimeError(f"{message.value.decode(errors='replace')} (CUDA driver error {status})")
     return handle, most_threads

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.options import RECORDED_MODES, InductorOptions
+from inductor_backend.options import CAPTURED_MODES, InductorOptions
 from inductor_backend.runtime.allocation_hooks import placed
 from inductor_backend.runtime.generated_module import Artifact
 from inductor_backend.runtime.module_runner import ModuleRunner
@@ -42,12 +42,12 @@ def reset() -> None:
     _left_alone.clear()
 
 
-def recorded(
+def with_cuda_graphs(
     runner: ModuleRunner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec
 ) -> ModuleRunner:
     """Wraps a runner in CUDA graph capture where that applies. gm: the graph, or a stored runner's
     replacement for it (`Runner.graph_traits`)."""
-    asked = spec.mode in RECORDED_MODES
+    asked = spec.mode in CAPTURED_MODES
     wrap, reason = None, None if asked else _excluded(spec)
     if reason is None:
         wrap, reason = _recorder()

@@ -39,10 +39,10 @@ _PARTS = ("_C", "backends/nvidia", "compiler", "language", "runtime")
 def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None:
     """Returns the stored machine code of a kernel, or None. aligned: pointers are multiples of 16
     bytes. capability: 80, 90, ..."""
-    kept = _store()
-    if kept is None:
+    folder = _store()
+    if folder is None:
         return None
-    data = kept.read(_name(kernel, capability, aligned))
+    data = folder.read(_name(kernel, capability, aligned))
     note("cache", "kernel %s: %s", kernel.name, "miss" if data is None else "hit")
     if data is None:
         return None
@@ -53,14 +53,14 @@ def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None
 def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True) -> None:
     """Stores the kernel for other processes. If the file cannot be written the next process asks
     Triton."""
-    kept = _store()
-    if kept is None:
+    folder = _store()
+    if folder is None:
         return
     facts = asdict(binary)
     code = facts.pop("code")
     head = json.dumps(facts).encode()
     try:
-        kept.write(
+        folder.write(
             _name(kernel, capability, aligned), len(head).to_bytes(4, "little") + head + code
         )
     except CacheLocationError as error:
@@ -69,8 +69,8 @@ def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True)
 
 def any_here() -> bool:
     """Returns whether there are kernels of this installation: then Triton may not be needed."""
-    kept = _store()
-    return kept is not None and not kept.inside(lambda folder: folder.is_empty())
+    folder = _store()
+    return folder is not None and not folder.inside(lambda folder: folder.is_empty())
 
 
 def _name(kernel: Kernel, capability: int, aligned: bool) -> str:

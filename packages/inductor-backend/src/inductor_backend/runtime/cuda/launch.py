@@ -57,8 +57,8 @@ def launches(slots: int, described: Sequence[Launch]) -> tuple[Callable[..., Non
         return functools.partial(_interpret, described), 0
     description = _Description(described)
     function = library().function("run_kernels", slots + 2)
-    _DESCRIPTIONS[id(description.words)] = description
-    return function, ctypes.addressof(description.words)
+    _DESCRIPTIONS[id(description.fields)] = description
+    return function, ctypes.addressof(description.fields)
 
 
 #: Descriptions live as long as the process, like the kernels that they name.
@@ -73,7 +73,7 @@ class _Description:
         self.callback = ctypes.CFUNCTYPE(None)(self.repair)
         first = described[0][0].device.index if described else None
         here = context(torch.cuda.current_device() if first is None else first)
-        words = [here, len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
+        fields = [here, len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
         self.generic: list[int] = []
         for kernel, grid, parameters, *matrices in described:
             if len(parameters) > MAX_LAUNCH_PARAMETERS:
@@ -82,8 +82,8 @@ class _Description:
                     f" {MAX_LAUNCH_PARAMETERS}"
                 )
                 raise BackendError("inductor", "build", detail)
-            self.generic.append(len(words) + 1)
-            words += [
+            self.generic.append(len(fields) + 1)
+            fields += [
                 kernel.function,
                 0,
                 *_size(grid),
@@ -93,19 +93,19 @@ class _Description:
                 0,
                 0,
             ]
-            words.append(len(kernel.kernel.matrices))
+            fields.append(len(kernel.kernel.matrices))
             for number, (source, offset) in enumerate(parameters):
-                words += [source, offset, int(number < kernel.pointers)]
-            words += _matrices(kernel, matrices[0] if matrices else ())
-        self.words = (ctypes.c_int64 * len(words))(*words)
+                fields += [source, offset, int(number < kernel.pointers)]
+            fields += _matrices(kernel, matrices[0] if matrices else ())
+        self.fields = (ctypes.c_int64 * len(fields))(*fields)
 
     def repair(self) -> None:
         """Fills in kernels for pointers of any alignment. Called from C: it must not raise."""
         try:
             for place, (kernel, *_) in zip(self.generic, self.described, strict=True):
                 other = kernel.unaligned()
-                self.words[place + 6], self.words[place + 7] = other.shared, other.threads
-                self.words[place] = other.function  # last: this publishes the kernel
+                self.fields[place + 6], self.fields[place + 7] = other.shared, other.threads
+                self.fields[place] = other.function  # last: this publishes the kernel
         except BaseException:
             traceback.print_exc()
 
@@ -116,12 +116,12 @@ def _size(size: Size) -> tuple[int, int]:
 
 
 def _matrices(kernel: LoadedKernel, matrices: Sequence[Matrix]) -> list[int]:
-    words: list[int] = []
+    fields: list[int] = []
     described = zip(matrices, kernel.kernel.matrices, kernel.copies, strict=True)
     for (parameter, start, rows, columns, stride), (kind, *_), copies in described:
-        words += [parameter, start, *_size(rows), *_size(columns), stride, stride // WIDTHS[kind]]
-        words += [*copies["block_size"], ELEMENT_TYPES[kind], copies["swizzle"]]
-    return words
+        fields += [parameter, start, *_size(rows), *_size(columns), stride, stride // WIDTHS[kind]]
+        fields += [*copies["block_size"], ELEMENT_TYPES[kind], copies["swizzle"]]
+    return fields
 
 
 def _interpret(described: Sequence[Launch], description: int, stream: int, *slots: Any) -> None:
@@ -146,7 +146,7 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
                     matrices[0], kernel.kernel.matrices, strict=True
                 )
             ]
-            constants["BULK"] = all(item is not None for item in result)
+            constants["BULK"] = all(address is not None for address in result)
             arguments += result
         kernel.interpreted[(programs,)](*arguments, **constants)
 

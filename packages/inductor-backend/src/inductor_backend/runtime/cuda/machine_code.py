@@ -55,15 +55,15 @@ def to_json(
     held = _parsed(architectures) or [capability(device.index)]
     demand_triton()
     waiting = [
-        (kernel, item, aligned, start_for(kernel, target_of(item), aligned))
-        for kernel, item, aligned in itertools.product(kernels, held, (True, False))
+        (kernel, number, aligned, start_for(kernel, target_of(number), aligned))
+        for kernel, number, aligned in itertools.product(kernels, held, (True, False))
     ]
-    rows: dict[str, list[dict[str, Any]]] = {str(item): [] for item in held}
-    for kernel, item, aligned, future in waiting:
+    rows: dict[str, list[dict[str, Any]]] = {str(number): [] for number in held}
+    for kernel, number, aligned, future in waiting:
         binary = future.result()
-        _demand_fit(kernel, binary, item)
+        _demand_fit(kernel, binary, number)
         facts = asdict(binary) | {"code": base64.b64encode(binary.code).decode("ascii")}
-        rows[str(item)].append({"kernel": kernel.key(), "aligned": aligned, "binary": facts})
+        rows[str(number)].append({"kernel": kernel.key(), "aligned": aligned, "binary": facts})
     launcher = base64.b64encode(driver.library().read_binary()).decode("ascii")
     return {"architectures": rows, "launcher": launcher}
 
@@ -74,7 +74,7 @@ def restore(stored: dict[str, Any], device: torch.device) -> None:
     here = capability(device.index)
     best = fitting(here, map(int, stored["architectures"]))
     if best is None:
-        held = ", ".join(name_of(int(item)) for item in stored["architectures"])
+        held = ", ".join(name_of(int(number)) for number in stored["architectures"])
         raise BackendError(
             "inductor",
             "deserialize",
@@ -90,10 +90,10 @@ def restore(stored: dict[str, Any], device: torch.device) -> None:
 def fitting(here: int, held: Iterable[int]) -> int | None:
     """Returns the best of `held` whose machine code a GPU of capability `here` runs, or None."""
     fits = [
-        item
-        for item in held
-        if item == here
-        or (item < here and item // 10 == here // 10 and ARCHITECTURES[item].forward)
+        number
+        for number in held
+        if number == here
+        or (number < here and number // 10 == here // 10 and ARCHITECTURES[number].forward)
     ]
     return max(fits, default=None)
 

@@ -94,18 +94,18 @@ def _name(key: str, device: torch.device) -> str:
     return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
 
 
-def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
+def _times(candidates: Mapping[str, Callable[[], None]]) -> dict[str, float]:
     """Returns median milliseconds of one call of each; hopeless candidates are measured in one
     round only."""
-    for run in ways.values():
+    for run in candidates.values():
         for _ in range(3):
             run()
     torch.cuda.synchronize()
-    result = {name: [_round(run)] for name, run in ways.items()}
+    result = {name: [_round(run)] for name, run in candidates.items()}
     limit = HOPELESS * min(times[0] for times in result.values()) if result else 0.0
-    first = next(iter(ways), None)
+    first = next(iter(candidates), None)
     for _ in range(ROUNDS - 1):
-        for name, run in ways.items():
+        for name, run in candidates.items():
             if name == first or result[name][0] <= limit:
                 result[name].append(_round(run))
     return {name: sorted(times)[len(times) // 2] for name, times in result.items()}

@@ -35,7 +35,7 @@ def loses_precision(node: torch.fx.Node) -> bool:
     values = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
     operands = [value for value in values if isinstance(value, torch.Tensor)]
     device = operands[0].device
-    if any(item.dtype != torch.float32 for item in operands) or not tf32_allowed(convolution=True):
+    if any(x.dtype != torch.float32 for x in operands) or not tf32_allowed(convolution=True):
         return False
     as_eager = torch.fx.map_arg(node.args, lambda leaf: _known(leaf.meta["val"], last=False))
     as_ours = torch.fx.map_arg(node.args, lambda leaf: _known(leaf.meta["val"], last=True))
@@ -51,8 +51,8 @@ def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
         return True
     key = repr(("tf32", torch.backends.cudnn.version(), torch.backends.cudnn.benchmark,
                 torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic,
-                *((tuple(item.shape), item.stride()) if isinstance(item,
-                torch.Tensor) else str(item) for item in call)))  # fmt: skip
+                *((tuple(argument.shape), argument.stride()) if isinstance(argument,
+                torch.Tensor) else str(argument) for argument in call)))  # fmt: skip
     result = measurement.stored(key, device)
     if result is None:
         result = "rounds" if _measured(call, device) else "exact"
@@ -120,6 +120,6 @@ def _result(
         operands.append(arg)
     result = target(*operands)
     tensor: torch.Tensor = (
-        next(item for item in result if item is not None) if isinstance(result, tuple) else result
+        next(x for x in result if x is not None) if isinstance(result, tuple) else result
     )
     return tensor

@@ -83,7 +83,7 @@ class NotPersisted(Exception):
     """The kernel is not in Triton's cache."""
 
 
-def kept(kernel: Kernel, target: Any) -> Binary:
+def compiled_and_stored(kernel: Kernel, target: Any) -> Binary:
     """Returns the kernel from Triton's cache. Raises NotPersisted, before anything is compiled."""
     return binary_of(kernel, target, make=False)
 
@@ -194,11 +194,11 @@ def _source_classes() -> tuple[Any, Any]:
     """Returns two classes of Triton's ASTSource: one that raises on a cache miss, and Triton's own."""
     from triton.compiler import ASTSource  # heavy: triton
 
-    class Kept(ASTSource):
+    class TextSource(ASTSource):
         def make_ir(self, *unused: Any, **unused_names: Any) -> Any:
             raise NotPersisted  # Triton calls this on a cache miss
 
-    return Kept, ASTSource
+    return TextSource, ASTSource
 
 
 def remedy(error: BaseException) -> str:
@@ -244,9 +244,7 @@ def function_of(kernel: Kernel) -> Any:
             r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text
         )
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {
-        name: getattr(device_functions, name) for name in device_functions.__all__
-    }
-    namespace |= {"__name__": "inductor_triton", "blocks_of_program": blocks_of_program}
+    namespace = {"blocks_of_program": blocks_of_program, **vars(device_functions)}
+    namespace["__name__"] = "inductor_triton"
     exec(compile(text, file, "exec"), namespace)
     return namespace[kernel.name]

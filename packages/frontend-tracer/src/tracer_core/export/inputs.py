@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from tracer_core.errors import InputMismatchError
-from tracer_core.packages.containers import (
+from tracer_core.execution.store.values import (
     Mismatch,
-    Node,
+    as_text,
     constant,
-    fields_of,
+    is_same,
+    labels_of,
     leaves,
     shown,
     value_of,
@@ -64,10 +65,10 @@ def _default(parameter: dict[str, Any]) -> Any:
 
 
 def _text(text: str, argument: str, name: str) -> Callable[[Any], Any]:
-    made: Callable[[Any], Any] = eval(
+    function: Callable[[Any], Any] = eval(
         compile(f"lambda {argument}: {text}", f"<package {name}>", "eval"), dict(_FUNCTIONS)
     )
-    return made
+    return function
 
 
 class ArgumentReader:
@@ -94,29 +95,31 @@ class ArgumentReader:
             for parameter in self._parameters:
                 self._take(parameter, arguments, tensors)
         except Mismatch as error:
-            raise InputMismatchError(self._name, error.where, error.expected, error.found) from None
+            raise InputMismatchError(
+                self._name, error.where, error.expected, error.actual
+            ) from None
         return tensors
 
     def _take(self, item: dict[str, Any], argument: dict[str, Any], tensors: list[Any]) -> None:
         """Puts the tensors of one argument in their places."""
         name, node = item["name"], item["structure"]
         if name not in argument and item["kind"] not in _EMPTY:
-            if node is None or (item["optional"] and node == item["default"]):
+            if node is None or (item["optional"] and is_same(node, item["default"])):
                 return
-            raise Mismatch(name, _needed(node), "nothing")
+            raise Mismatch(name, shown(node), "nothing")
         value: Any = argument.get(name, _EMPTY.get(item["kind"]))
         if node is None:
-            if item["default"] is not None and constant(value) == item["default"]:
+            if item["default"] is not None and is_same(constant(value), item["default"]):
                 return
-            raise Mismatch(name, "calls without it", fields_of(value))
+            raise Mismatch(name, "calls without it", as_text(value))
         if item["kind"] == "VAR_KEYWORD":
-            names = [key["value"] for key, _ in node["items"]]
+            names = labels_of(node)
             if set(names) == set(value):
                 value = {key: value[key] for key in names}
         for leaf, tensor, where in leaves(node, value, name):
             if not isinstance(tensor, torch.Tensor):
-                raise Mismatch(where, "a tensor", fields_of(tensor))
-            tensors[leaf["index"]] = tensor
+                raise Mismatch(where, "a tensor", as_text(tensor))
+            tensors[leaf["tensor"]] = tensor
 
 
 class Rules:
@@ -139,7 +142,7 @@ class Rules:
         try:
             self._check_all(tensors)
         except Mismatch as error:
-            return InputMismatchError(self._name, error.where, error.expected, error.found)
+            return InputMismatchError(self._name, error.where, error.expected, error.actual)
         return None
 
     def _check_all(self, tensors: list[torch.Tensor]) -> None:
@@ -174,7 +177,7 @@ class Rules:
                     upper = "" if row["ranges"][i][1] is None else f" to {high}"
                     wanted = f"{row['sizes'][i]} from {low}{upper}"
                     raise Mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
-        raise Mismatch(row["name"], described(row), fields_of(tensor))
+        raise Mismatch(row["name"], described(row), as_text(tensor))
 
     def _check_identity(self, tensors: list[Any]) -> None:
         """Refuses tensors that share memory with one that the graph writes to, and other pairs of
@@ -274,10 +277,6 @@ def is_plain(tensor: torch.Tensor) -> bool:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def _needed(node: Node) -> str:
-    return "a tensor" if node["kind"] == "tensor" else shown(node)
-
-
 def described(row: dict[str, Any]) -> str:
     """Returns the tensor that a row asks for in words."""
     sizes = ", ".join(
@@ -288,7 +287,7 @@ def described(row: dict[str, Any]) -> str:
     return f"a {row['dtype']} tensor of sizes ({sizes}{comma}) on {row['device']}"
 
 
-def refusal(
+def mismatch_of(
     name: str, rules: dict[str, Any], same: list[list[int]], tensors: list[torch.Tensor]
 ) -> InputMismatchError | None:
     """Returns why a graph with these rules does not take these tensors; None if it does."""

@@ -20,7 +20,8 @@ from tracer_core.errors import (
     PackageError,
     StoredError,
 )
-from tracer_core.packages import archive, requirements
+from tracer_core.export import requirements
+from tracer_core.storage import archive
 
 CALLS = []
 
@@ -121,14 +122,14 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda needs: needs.update(torch="2.0"), r"made with torch 2\.0, here it is 2\.\d+; make"),
-        (lambda needs: needs.update(tracer_core="0.0"), r"made with tracer_core 0\.0"),
+        (lambda needs: needs.update(torch="2.0"), r"torch was 2\.0 and is 2\.\d+ since it was made; make"),
+        (lambda needs: needs.update(tracer_core="0.0"), r"tracer_core was 0\.0 and is"),
         (lambda needs: needs["backend"].update(name="none", distribution="none-backend"),
          "needs the backend 'none'.*python -m pip install none-backend"),
-        (lambda needs: needs["backend"].update(version="0"), "inductor's version 0, here"),
+        (lambda needs: needs["backend"].update(version="0"), "inductor's version was 0 and is"),
         (lambda needs: needs["processor"]["features"].append("avx999"),
          "a processor with avx999 .*lacks"),
-        (lambda needs: needs["processor"].update(machine="Plan9 vax"), "the system Plan9 vax"),
+        (lambda needs: needs["processor"].update(machine="Plan9 vax"), "the system was Plan9 vax and is"),
         (lambda needs: needs.update(device="cuda:0", gpu={"name": "Z", "architecture": "sm_1"}),
          "(made for cuda:0.*no CUDA)|(the GPU)"),
         (lambda needs: needs["settings"].update(deterministic="'other'"), "deterministic was 'other'"),
@@ -142,7 +143,7 @@ def test_a_package_made_for_something_else_says_what_differs(tmp_path, monkeypat
         change(needs)
         return needs
 
-    monkeypatch.setattr("tracer_core.packages.save.here", elsewhere)
+    monkeypatch.setattr("tracer_core.export.save.here", elsewhere)
     tracer_core.package(lambda x, n: (x, n), (torch.ones(2), 3), tmp_path / "other.tracer")
     with pytest.raises(StoredError, match=says):
         tracer_core.load_package(tmp_path / "other.tracer")
@@ -237,7 +238,7 @@ def _read_all(path):
 def test_a_file_that_was_cut_short(small, size):
     data = small.read_bytes()
     small.write_bytes(data[:size])
-    with pytest.raises(StoredError, match="is damaged, or is no package"):
+    with pytest.raises(StoredError, match="is damaged, or is no file"):
         tracer_core.load_package(small)
 
 
@@ -252,7 +253,7 @@ def test_archives_of_other_layouts_are_refused(small):
         members = [(name, file.read(name)) for name in file.namelist()]
     data = small.read_bytes()
 
-    def refused(says="is damaged, or is no package"):
+    def refused(says="is damaged, or is no file"):
         with pytest.raises(StoredError, match=says):
             tracer_core.load_package(small)
 
@@ -283,7 +284,7 @@ def test_archives_of_other_layouts_are_refused(small):
         ([("manifest.json", b"[1]"), "seal"], "no JSON object"),
         ([("manifest.json", b"{}"), ("seal.json", b"{}")], "seal is wrong|hash of its manifest"),
         ([("manifest.json", b'{"members": {}}'), ("a.bin", b"x"), "seal"], "not those that its"),
-        ([("manifest.json", b'{"format": 1, "members": {}}'), "seal"], "manifest is of no package"),
+        ([("manifest.json", b'{"format": "package 2", "members": {}}'), "seal"], "manifest is of another file"),
         ([("manifest.json", b'{"format": 99, "members": {}}'), "seal"], "format 99, this version"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ inputs = torch.load(sys.argv[2])
 result = loaded(**inputs)
 torch.save(dict(result), sys.argv[3])
 banned = ("sympy", "transformers", "torchvision", "tests", "tracer_core.trace", "tracer_core.bytecode",
-          "tracer_core.fx_capture", "tracer_core.execution.capture.trace", "tracer_core.packages.save",
+          "tracer_core.fx_capture", "tracer_core.execution.capture.trace", "tracer_core.export.save",
           "tracer_core.native_functions", "torch._inductor")
 found = sorted(n for n in sys.modules if any(n == b or n.startswith(b + ".") for b in banned))
 print(type(result).__name__, "found:", found)

@@ -260,6 +260,44 @@ def test_results_of_every_structure(tmp_path):
         loaded(*inputs)
 
 
+def test_constants_of_every_kind(tmp_path):
+    def scaled(x, key, steps, factor=complex("nan")):
+        return x * len(key) + sum(steps), key, steps, factor
+
+    path, x = tmp_path / "scaled.tracer", torch.ones(2)
+    tracer_core.package(scaled, (x, b"key", range(1, 9, 3)), path)
+    loaded = tracer_core.load_package(path)
+    got, want = loaded(x, b"key", range(1, 9, 3)), scaled(x, b"key", range(1, 9, 3))
+    assert torch.equal(got[0], want[0])
+    assert repr(got[1:]) == repr(want[1:])
+    assert loaded(x, b"key", range(1, 9, 3), complex("nan"))[1] == b"key"
+    with pytest.raises(InputMismatchError, match="key: .*constant b'key', not for 'key'"):
+        loaded(x, "key", range(1, 9, 3))
+    with pytest.raises(
+        InputMismatchError, match=r"steps: .*range\(1, 9, 3\), not for range\(1, 9\)"
+    ):
+        loaded(x, b"key", range(1, 9))
+
+
+class Counted(Pair):
+    pass
+
+
+def test_named_tuples_are_returned_as_they_were(tmp_path):
+    def pairs(x):
+        return Counted(x + 1, Pair(x * 2, 3))
+
+    path, x = tmp_path / "pairs.tracer", torch.ones(2)
+    tracer_core.package(pairs, (x,), path)
+    got = tracer_core.load_package(path)(x)
+    assert (type(got), type(got.second)) == (Counted, Pair)
+    torch.testing.assert_close(got, pairs(x))
+    labelled = Counted(x, 3)
+    labelled.label = "lost"
+    with pytest.raises(PackageError, match=r"pair is a .*Counted; a package takes"):
+        tracer_core.package(lambda pair: pair.first + 1, (labelled,), path)
+
+
 def test_a_program_without_operators(tmp_path):
     path = tmp_path / "nothing.tracer"
     tracer_core.package(lambda x, n: (x, n), (torch.ones(2), 3), path)

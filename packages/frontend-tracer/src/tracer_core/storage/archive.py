@@ -1,4 +1,5 @@
-"""The file of a package: a zip archive of one possible layout, so that every byte is accounted for.
+"""Files of `save` and `package`: zip archives of one possible layout, so that every byte is accounted
+for.
 
 In: members, by name. Out: a file that any zip program reads, with the same bytes for the same
 members: stored uncompressed, each aligned to 64 bytes, without times. The last member, the seal, has
@@ -11,6 +12,7 @@ byte that nobody checks.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -24,15 +26,12 @@ from typing import Any, BinaryIO
 
 from tracer_core.errors import StoredError
 from tracer_core.limits import MAX_PACKAGE_MEMBERS, MAX_PACKAGE_TEXT_BYTES
-from tracer_core.storage.private_file import replace_file
+from tracer_core.storage.private_file import open_private, replace_file
 
 Data = bytes | bytearray | memoryview
 
-#: Names of members: what is said of the package, its proof, and tensors. Of each graph there are
-#: also ``runner_0.bin`` (compiled), ``outputs_0.py`` (the text that makes its outputs) and
-#: ``graph_0.txt`` (for readers).
+#: Names of the members of every archive: what is said of the others, and its proof.
 MANIFEST, SEAL = "manifest.json", "seal.json"
-WEIGHTS, CONSTANTS = "weights.safetensors", "constants.safetensors"
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[a-z]+")
 #: Bytes that members are aligned to.
 _ALIGNED = 64
@@ -91,9 +90,9 @@ def write_archive(
     path: str | os.PathLike[str],
     manifest: dict[str, Any],
     members: Mapping[str, Sequence[Data]],
-    key: bytes | None,
+    key: bytes | None = None,
 ) -> dict[str, Any]:
-    """Writes a package. members: the parts of each. key: of the signature. Returns the manifest with
+    """Writes an archive. members: the parts of each. key: of the signature. Returns the manifest with
     the facts of the members."""
     rows, facts = [], {}
     for name, parts in members.items():
@@ -132,10 +131,40 @@ def _seal(manifest: bytes, key: bytes | None) -> dict[str, str]:
     return seal
 
 
-class Archive:
-    """An open package whose layout and manifest are verified. manifest: its manifest.
+@contextlib.contextmanager
+def opened_archive(
+    path: str | os.PathLike[str], function: str, form: str, trust: bool, key: bytes | None = None
+) -> Iterator[Archive]:
+    """Opens a file that holds code.
 
-    Raises StoredError where the file is damaged, is no package, or does not bear the signature that
+    Args:
+        path: The file.
+        function: The caller's name, for messages.
+        form: The ``"format"`` that the manifest must have.
+        trust: Opens a file that another user owns or may write to.
+        key: The key that the file must be signed with.
+
+    Raises:
+        StoredError: The file is refused, damaged, or of another format; also if what reads its
+            manifest finds other entries than it needs.
+    """
+    try:
+        with open_private(path, trust, function) as file:
+            archive = Archive(path, file, key)
+            result = archive.manifest.get("format")
+            if result != form:
+                raise StoredError(f"{path} has format {result}, this version reads {form}")
+            yield archive
+    except OSError as error:
+        raise StoredError(f"{path} cannot be read: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StoredError(f"{path}: its manifest is of another file: {error!r}") from error
+
+
+class Archive:
+    """An open archive whose layout and manifest are verified. manifest: its manifest.
+
+    Raises StoredError where the file is damaged, is no archive, or does not bear the signature that
     `key` makes.
     """
 
@@ -163,7 +192,7 @@ class Archive:
             raise self._damaged("its members are not those that its manifest lists")
 
     def _damaged(self, why: str) -> StoredError:
-        return StoredError(f"{self._path} is damaged, or is no package of tracer_core: {why}")
+        return StoredError(f"{self._path} is damaged, or is no file of tracer_core: {why}")
 
     def _read(self, position: int, size: int) -> bytes:
         self._file.seek(position)
@@ -177,7 +206,7 @@ class Archive:
         last = self._read(length - _TAIL, _TAIL)
         sign, *_, count, _, size, position = _END64.unpack_from(last)
         if sign != b"PK\6\6" or count > MAX_PACKAGE_MEMBERS or position + size + _TAIL != length:
-            raise self._damaged("it ends where no package ends (was it cut short?)")
+            raise self._damaged("it ends where no archive ends (was it cut short?)")
         central, at = self._read(position, size), 0
         rows: list[ArchiveRow] = []
         while at < len(central):
@@ -228,10 +257,10 @@ class Archive:
             return
         signature = result.get("hmac_sha256")
         if not isinstance(signature, str) or not signature.isascii():
-            raise StoredError(f"{self._path} is not signed, and load_package was given a key")
+            raise StoredError(f"{self._path} is not signed, and a key was given")
         if not hmac.compare_digest(signature, expected["hmac_sha256"]):
             raise StoredError(
-                f"{self._path} was signed with another key than the one that load_package was given"
+                f"{self._path} was signed with another key than the one that was given"
             )
 
     def __iter__(self) -> Iterator[str]:

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from tracer_core.errors import StoredError
-from tracer_core.packages.archive import Archive, Data
+from tracer_core.storage.archive import Archive, Data
 from tracer_core.torch_private import names
+
+#: The members of a package that hold tensors.
+WEIGHTS, CONSTANTS = "weights.safetensors", "constants.safetensors"
 
 #: dtype -> its name in safetensors; the rest of the format does not depend on it.
 _NAMES = {
@@ -77,7 +80,7 @@ def read_tensors(
     archive.read_into(member, parts)
     if [bytes(size), bytes(head)] != expected[:2]:
         raise StoredError(f"{path}: the table of {member} is not that of the manifest")
-    return {row["name"]: placed(dense[row["name"]], row) for row in rows}
+    return {row["name"]: with_layout(dense[row["name"]], row) for row in rows}
 
 
 def dtype_of(row: dict[str, Any]) -> torch.dtype:
@@ -86,7 +89,7 @@ def dtype_of(row: dict[str, Any]) -> torch.dtype:
     return dtype
 
 
-def placed(tensor: torch.Tensor, row: dict[str, Any]) -> torch.Tensor:
+def with_layout(tensor: torch.Tensor, row: dict[str, Any]) -> torch.Tensor:
     """Returns a tensor with the device and strides of a row, in memory of its own."""
     strides = tuple(row["strides"])
     if tensor.stride() == strides and str(tensor.device) == row["device"]:

@@ -21,14 +21,17 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.output_aliasing import InputItself, ViewOf
-from tracer_core.bytecode.frame import Frame, LazyValue
-from tracer_core.compiled_callable import call_object
+from tracer_core.bytecode.frame import LazyValue
 from tracer_core.debug.fallbacks import Fallback
 from tracer_core.errors import MarkedSizeError, PackageError
+from tracer_core.execution.capture.capturer import starting
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
 from tracer_core.execution.capture_lock import tracing
 from tracer_core.execution.entry.trace_graph import TraceGraph
+from tracer_core.execution.store.values import Describer, Node, NotPortable, constant, restore
+from tracer_core.export.inputs import is_plain
+from tracer_core.export.tensors import can_hold
 from tracer_core.fx_capture.dynamic_shapes import (
     constraint_violation,
     size_conditions,
@@ -42,83 +45,82 @@ from tracer_core.graph_breaks import BREAKS, Break, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait
 from tracer_core.options import CompileConfig
-from tracer_core.packages.containers import CannotDescribe, Node, builder, constant, describe
-from tracer_core.packages.inputs import is_plain
-from tracer_core.packages.tensors import can_hold
 from tracer_core.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A tensor among the arguments. name: as the program writes it."""
+    """A tensor among the arguments."""
 
+    #: As the program writes it.
     name: str
     tensor: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call that is captured: function(*args, **kwargs) is traced. n_own: how many of `args` are
-    the program's own object. labels: names of the arguments. root: the module that the function is a
-    method of, if any. parameters: rows of the manifest. leaves: of the arguments. same: groups of
-    leaves that are one tensor."""
+    """The call that is captured: ``function(*args, **kwargs)`` is traced."""
 
     function: Callable[..., Any]
+    #: How many of `args` are the program's own object.
     n_own: int
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    #: Names of all arguments.
     labels: list[str]
+    #: Of the program.
     name: str
+    #: The module that the function is a method of, if any.
     root: torch.nn.Module | None
+    #: Rows of the manifest.
     parameters: list[dict[str, Any]]
+    #: Of the arguments.
     leaves: list[Leaf]
+    #: Groups of leaves that are one tensor.
     same: list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A tensor of the program. weight: its state_dict has it under this name."""
+    """A tensor of the program."""
 
     name: str
     tensor: torch.Tensor
+    #: All its names: tied weights have several.
     names: tuple[str, ...]
+    #: Whether the state_dict of the program has it under this name.
     weight: bool
+    #: Whether the graph writes to it.
     written: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedProgram:
-    """What was captured. inputs: what each input of the graph is: ("input", index of a leaf) or
-    ("state", name). states: the tensors of the program that the graph reads. written: the
-    names of those that it writes to. outputs: the structure of the result. rules: of the
-    manifest, what is checked of the inputs. asserted: the output that
-    must be true. runner: None where the program runs no operator."""
+    """What was captured."""
 
     call: Call
+    #: None where the program runs no operator.
     runner: CompiledGraph | None
     gm: torch.fx.GraphModule | None
+    #: What each input of the graph is: ("input", index of a leaf) or ("state", name).
     inputs: tuple[tuple[str, Any], ...]
+    #: The tensors of the program that the graph reads, by name.
     states: dict[str, State]
+    #: The description of the result.
     outputs: Node
+    #: Of the manifest: what is checked of the inputs.
     rules: dict[str, Any]
+    #: The output that must be true.
     asserted: int | None
 
 
 def prepared(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """Returns the call of a function, method or module with these arguments."""
     fn = markers.uncompiled(fn)
-    root: torch.nn.Module | None = None
-    function: Any = fn
-    signature: Any = fn
-    first: tuple[Any, ...] = ()
-    if isinstance(fn, torch.nn.Module):
-        function, first, signature, root = type(fn).__call__, (fn,), fn.forward, fn
-    elif inspect.ismethod(fn):
-        function, first = fn.__func__, (fn.__self__,)
-        root = fn.__self__ if isinstance(fn.__self__, torch.nn.Module) else None
-    elif not inspect.isfunction(fn):
-        function, first = call_object, (fn,)
-    result = inspect.signature(signature)
+    function, first = markers.traced_function(fn)
+    owner = first[0] if first else None
+    root = owner if isinstance(owner, torch.nn.Module) else None
+    result = inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
     try:
         arguments = result.bind(*args, **kwargs).arguments
     except TypeError as error:
@@ -161,7 +163,7 @@ def _parameter(
         if not isinstance(value, torch.Tensor):
             return None
         leaves.append(Leaf(where, value))
-        return {"kind": "tensor", "index": len(leaves) - 1}
+        return {"tensor": len(leaves) - 1}
 
     structure = None
     empty: dict[Any, Any] = {parameter.VAR_POSITIONAL: (), parameter.VAR_KEYWORD: {}}
@@ -169,8 +171,8 @@ def _parameter(
         argument = {parameter.name: empty[parameter.kind], **argument}
     if parameter.name in argument:
         try:
-            structure = describe(argument[parameter.name], leaf, parameter.name)
-        except CannotDescribe as error:
+            structure = Describer(leaf).describe(argument[parameter.name], parameter.name)
+        except NotPortable as error:
             raise PackageError(f"an input that no package can check: {error}") from error
     optional = parameter.default is not inspect.Parameter.empty
     default = constant(parameter.default) if optional else None
@@ -189,14 +191,14 @@ def with_leaves(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
 
     def leaf(value: Any, where: str) -> Node | None:
         known = isinstance(value, torch.Tensor) and id(value) in index
-        return {"kind": "tensor", "index": index[id(value)]} if known else None
+        return {"tensor": index[id(value)]} if known else None
 
     def replaced(value: Any) -> Any:
         try:
-            node = describe(value, leaf, "an argument")
-        except CannotDescribe:  # the object that a method is called on
+            node = Describer(leaf).describe(value, "an argument")
+        except NotPortable:  # the object that a method is called on
             return value
-        return builder(node, lambda value: lambda inputs: inputs[value["index"]])(tensors)
+        return restore(node, lambda leaf: tensors[leaf["tensor"]])
 
     leaves = [Leaf(leaf.name, tensor) for leaf, tensor in zip(call.leaves, tensors, strict=True)]
     args = tuple(map(replaced, call.args))
@@ -210,17 +212,7 @@ def captured(call: Call, config: CompileConfig, name: str) -> PackagedProgram:
     for leaf in call.leaves:
         _demand_plain(leaf)
 
-    def start(tracer: Tracer) -> list[Frame]:
-        make = tracer.provenance.sources.make
-        state = (*call.args, *call.kwargs.values())
-        unread = [
-            LazyValue(value, make(None, SourceKind.STATE, (i, call.labels[i])))
-            for i, value in enumerate(state)
-        ]
-        n_args = len(call.args)
-        named = dict(zip(call.kwargs, unread[n_args:], strict=True))
-        return tracer.start(call.function, unread[:n_args], named)
-
+    start = starting(call.function, call.args, call.kwargs, call.labels)
     # with the leaves, whose marks are looked for: those inside of dataclasses too
     state = (*call.args, *call.kwargs.values(), *(leaf.tensor for leaf in call.leaves))
     writer = functools.partial(ProgramWriter, call)
@@ -295,8 +287,8 @@ class ProgramWriter:
         if self.tracer.recorder.asserted is not None:
             self.asserted = self._number_of(self.tracer.recorder.asserted)
         try:
-            self.structure = describe(value, self._output_leaf, "the result")
-        except CannotDescribe as error:
+            self.structure = Describer(self._output_leaf).describe(value, "the result")
+        except NotPortable as error:
             raise PackageError(f"{self.call.name}: {error}") from error
 
     def _effects(self) -> Iterator[str]:
@@ -332,37 +324,37 @@ class ProgramWriter:
             value, source = value.value, value.source
             if not isinstance(value, torch.Tensor):
                 self._demand_fresh(value, source, where)
-                return describe(value, self._output_leaf, where)
+                return Describer(self._output_leaf).describe(value, where)
         if isinstance(value, torch.Tensor):
             index = self.leaf_index.get(id(value))
             if index is not None:
-                return {"kind": "input", "index": index}
+                return {"input": index}
             source = tracer.provenance.source_of(value) or source
             if source is not None:
-                return {"kind": "state", "name": self._state(value, source)}
-            return {"kind": "output", "index": self._number_of(value)}
+                return {"state": self._state(value, source)}
+            return {"output": self._number_of(value)}
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             if not value.node.expr.free_symbols:
                 return constant(tracer.scalars.concrete(value))
             node = tracer.recorder.sizes.node(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return constant(node)
-            return {"kind": "output", "index": self.graph.output(node)}
+            return {"output": self.graph.output(node)}
         self._demand_fresh(value, tracer.provenance.source_of(value), where)
         return None
 
     def _demand_fresh(self, value: Any, source: Source | None, where: str) -> None:
-        """Raises CannotDescribe for a container that existed before the call: a copy would be
+        """Raises NotPortable for a container that existed before the call: a copy would be
         another object."""
         if source is not None and constant(value) is None and not isinstance(value, tuple):
             kind = type(value).__name__
-            raise CannotDescribe(f"{where} is {source.name}, a {kind} that existed before the call")
+            raise NotPortable(f"{where} is {source.name}, a {kind} that existed before the call")
 
     def _number_of(self, tensor: torch.Tensor) -> int:
         recorder = self.tracer.recorder
         node = recorder.node_of(tensor)
         if node is None or recorder.left_inside(tensor) is not None:
-            raise CannotDescribe("a result is a tensor that is no part of the graph")
+            raise NotPortable("a result is a tensor that is no part of the graph")
         return self.graph.output(node)
 
     def forget(self) -> None:

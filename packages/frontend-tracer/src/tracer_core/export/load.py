@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.aot.ambient_modes import without_modes
+from tracer_core.aot.ambient_modes import uncast, without_modes
 from tracer_core.contract.backend import Backend
 from tracer_core.dispatch.validation import build_options
 from tracer_core.errors import BackendError, InputMismatchError, OptionError, StoredError
@@ -17,12 +17,11 @@ from tracer_core.execution.store.persisted_runner import (
     spec_from_json,
     with_outputs,
 )
-from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Archive
-from tracer_core.packages.containers import Node, builder
-from tracer_core.packages.inputs import ArgumentReader, Rules
-from tracer_core.packages.requirements import FORMAT, refuse_others
-from tracer_core.packages.tensors import dtype_of, placed, read_tensors
-from tracer_core.storage.private_file import open_private
+from tracer_core.execution.store.values import Node, maker
+from tracer_core.export.inputs import ArgumentReader, Rules
+from tracer_core.export.requirements import FORMAT, refuse_others
+from tracer_core.export.tensors import CONSTANTS, WEIGHTS, dtype_of, read_tensors, with_layout
+from tracer_core.storage.archive import Archive, opened_archive
 from tracer_core.storage.processor import processor
 
 #: How the names of members end that hold tensors.
@@ -42,15 +41,15 @@ class Graph:
         self._name, described = manifest["name"], manifest["graphs"][number]
         self.rules = Rules(self._name, described, manifest["same"])
         self._run, self._states = run, states
-        self._result = builder(described["outputs"], self._leaf)
+        self._result = maker(described["outputs"], self._leaf)
         self._inputs = [
             (at if kind == "input" else None, None if kind == "input" else states[at])
             for kind, at in described["graph_inputs"]
         ]
         self._asserted: int | None = described["asserted"]
 
-    def __call__(self, given: list[torch.Tensor]) -> Any:
-        tensors = self.rules.laid_out(given)
+    def __call__(self, arguments: list[torch.Tensor]) -> Any:
+        tensors = self.rules.laid_out(arguments)
         inputs = [state if at is None else tensors[at] for at, state in self._inputs]
         if torch.is_grad_enabled():
             with torch.no_grad():
@@ -61,15 +60,16 @@ class Graph:
             raise AssertionError(
                 f"{self._name}: what the program asserts of its inputs does not hold"
             )
-        return self._result((given, outputs))
+        return self._result((arguments, outputs))
 
     def _leaf(self, node: Node) -> Callable[[Any], Any]:
         """Returns what reads a leaf of the result from (inputs, outputs of the graph)."""
-        if node["kind"] == "state":
-            state = self._states[node["name"]]
+        ((kind, place),) = node.items()
+        if kind == "state":
+            state = self._states[place]
             return lambda both: state
-        which, index = ("input", "output").index(node["kind"]), node["index"]
-        return lambda both: both[which][index]
+        which = ("input", "output").index(kind)
+        return lambda both: both[which][place]
 
 
 class Package:
@@ -150,21 +150,8 @@ def load_package(
     key: bytes | None,
 ) -> Package:
     """See `tracer_core.load_package`."""
-    try:
-        file = open_private(path, trust, "load_package")
-    except OSError as error:
-        raise StoredError(f"{path} cannot be read: {error}") from error
-    with file:
-        try:
-            archive = Archive(path, file, key)
-            if archive.manifest.get("format") != FORMAT:
-                result = archive.manifest.get("format")
-                raise StoredError(f"{path} has format {result}, this version reads {FORMAT}")
-            return _loaded(path, archive, weights)
-        except OSError as error:
-            raise StoredError(f"{path} cannot be read: {error}") from error
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise StoredError(f"{path}: its manifest is of no package: {error!r}") from error
+    with opened_archive(path, "load_package", FORMAT, trust, key) as archive:
+        return _loaded(path, archive, weights)
 
 
 def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | None) -> Package:
@@ -188,7 +175,7 @@ def _loaded(path: Any, archive: Archive, weights: Mapping[str, torch.Tensor] | N
         for row in rows:
             if row["name"] in inputs:
                 own = inputs[row["name"]].detach().clone()
-                states[row["name"]] = placed(own, row)
+                states[row["name"]] = with_layout(own, row)
     runs = [_runner(path, manifest, manife, members, backend) for manife in manifest["graphs"]]
     return Package(manifest, runs, states)
 
@@ -204,30 +191,15 @@ def _runner(
     stored = graph["runner"]
     if stored is None:
         return lambda inputs: ()
-    names = stored["members"]
     try:
         options = build_options(backend, manifest["needs"]["backend"]["options"])
         spec = spec_from_json(stored["spec"], options)
-        run = persisted_runner(members[names["runner"]], spec, backend)
+        run = persisted_runner(members[stored["member"]], spec, backend)
     except (BackendError, OptionError) as error:
         detail = error.detail if isinstance(error, BackendError) else str(error)
         made_on = manifest["needs"]["processor"]["name"]
         raise StoredError(
             f"{path}: {detail} (it was made on {made_on}, and this is {processor()})"
         ) from error
-    plan = members[names["outputs"]].decode() if "outputs" in names else None
-    run = with_outputs({"plan": plan, "constants": stored["plan_constants"]}, run)
-    run = without_modes(stored["modes"], run)
-    return _without_autocast(run, spec.device.type)
-
-
-def _without_autocast(run: Callable[[list[Any]], Any], device: str) -> Callable[[list[Any]], Any]:
-    """Returns a runner that autocast of the caller does not reach: the graph has its own casts."""
-
-    def run_without(inputs: list[Any]) -> Any:
-        if not torch.is_autocast_enabled(device):
-            return run(inputs)
-        with torch.autocast(device, enabled=False):
-            return run(inputs)
-
-    return run_without
+    run = without_modes(stored["modes"], with_outputs(stored, run))
+    return uncast(spec.device, run)  # the graph has its own casts

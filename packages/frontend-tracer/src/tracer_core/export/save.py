@@ -15,16 +15,16 @@ from tracer_core.contract.backend import wants_constants
 from tracer_core.debug.logs import logger
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import MarkedSizeError, OptionError, PackageError
-from tracer_core.execution.store.describe import NotPortable
-from tracer_core.execution.store.writer import constant_to_json, serialized, spec_to_json
+from tracer_core.execution.store.values import NotPortable
+from tracer_core.execution.store.writer import graph_to_json
+from tracer_core.export.build import Call, PackagedProgram, State, captured, prepared, with_leaves
+from tracer_core.export.inputs import mismatch_of
+from tracer_core.export.requirements import FORMAT, here
+from tracer_core.export.tensors import CONSTANTS, WEIGHTS, row_of, tensors_member
 from tracer_core.limits import MAX_SIZES_OF_ONE
 from tracer_core.markers import DYNAMIC_DIMS, dynamic_dims, mark_dynamic
 from tracer_core.options import CompileConfig
-from tracer_core.packages.archive import CONSTANTS, WEIGHTS, Data, write_archive
-from tracer_core.packages.build import Call, PackagedProgram, State, captured, prepared, with_leaves
-from tracer_core.packages.inputs import refusal
-from tracer_core.packages.requirements import FORMAT, here
-from tracer_core.packages.tensors import row_of, tensors_member
+from tracer_core.storage.archive import Data, write_archive
 
 Dynamic = bool | None | Mapping[str, Mapping[int, Any]]
 
@@ -96,7 +96,7 @@ def _captured(call: Call, config: CompileConfig) -> list[PackagedProgram]:
         for index, dim in group:
             tensors[index] = _of_one(tensors[index], dim)
         other = with_leaves(call, tensors)
-        if any(refusal(call.name, item.rules, call.same, tensors) is None for item in programs):
+        if any(mismatch_of(call.name, item.rules, call.same, tensors) is None for item in programs):
             continue
         try:
             programs.append(_checked(other, config, f"package_{len(programs)}"))
@@ -110,7 +110,7 @@ def _checked(call: Call, config: CompileConfig, name: str) -> PackagedProgram:
     """Returns the graph of a call, which its own inputs must fit."""
     program = captured(call, config, name)
     tensors = [leaf.tensor for leaf in call.leaves]
-    refused = refusal(call.name, program.rules, call.same, tensors)
+    refused = mismatch_of(call.name, program.rules, call.same, tensors)
     if refused is not None:
         raise PackageError(f"the package would not take its own example: {refused}")
     return program
@@ -172,26 +172,13 @@ def _graph(
     parts = program.runner.artifacts
     assert parts is not None
     assert program.gm is not None
-    names = {
-        "runner": f"runner_{number}.bin", "outputs": f"outputs_{number}.py",
-        "graph": f"graph_{number}.txt",
-    }  # fmt: skip
     try:
-        members[names["runner"]] = [serialized(parts, config, architectures)]
-        constants = [constant_to_json(constant) for constant in parts.plan.constants]
+        data, record = graph_to_json(parts, config, architectures)
     except NotPortable as error:
         raise PackageError(f"{program.call.name}: {error}") from error
-    if parts.plan.trivial:
-        del names["outputs"]
-    else:
-        members[names["outputs"]] = [parts.plan.text().encode()]
-    members[names["graph"]] = [str(program.gm.graph).encode()]
-    described["runner"] = {
-        "members": names,
-        "spec": spec_to_json(parts.spec),
-        "modes": list(parts.modes),
-        "plan_constants": constants,
-    }
+    described["runner"] = {"member": f"runner_{number}.bin", **record}
+    members[f"runner_{number}.bin"] = [data]
+    members[f"graph_{number}.txt"] = [str(program.gm.graph).encode()]
     return described
 
 

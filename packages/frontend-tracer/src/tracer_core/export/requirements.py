@@ -15,12 +15,13 @@ import torch
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.version import __version__
 from tracer_core.errors import BackendNotFoundError, StoredError, TracerError
+from tracer_core.execution.store.distributions import differing
 from tracer_core.options import CompileConfig
 from tracer_core.registry.discovery import get, rows
 from tracer_core.storage.processor import LEVELS, features, level, processor
 from tracer_core.torch_private import settings
 
-FORMAT = 1
+FORMAT = "package 2"
 
 
 def here(
@@ -44,7 +45,7 @@ def here(
         },
         "device": str(device),
         "processor": {
-            "machine": f"{platform.system()} {platform.machine()}",
+            "machine": _system(),
             "name": processor(),
             "level": level(),
             "features": sorted(LEVELS.get(level() or "", features())),
@@ -58,14 +59,12 @@ def here(
 def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
     """Returns the backend of a package. Raises StoredError naming what this process lacks."""
 
-    def demand(what: str, made_with: Any, result: Any) -> None:
-        if made_with != result:
-            raise StoredError(
-                f"{path} was made with {what} {made_with}, here it is {result}; make it again here"
-            )
+    def demand(recorded: dict[str, Any], now: dict[str, Any]) -> None:
+        if differs := differing(recorded, now):
+            raise StoredError(f"{path}: {differs} since it was made; make it again here")
 
-    demand("tracer_core", needs["tracer_core"], __version__)
-    demand("torch", needs["torch"], _release(torch.__version__))
+    release = {"tracer_core": __version__, "torch": _release(torch.__version__)}
+    demand({name: needs[name] for name in release}, release)
     wanted = needs["backend"]
     try:
         backend = get(wanted["name"])
@@ -77,7 +76,8 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
         ) from error
     except TracerError as error:
         raise StoredError(f"{path} needs the backend {wanted['name']!r}: {error}") from error
-    demand(f"{wanted['name']}'s version", wanted["version"], _origin(wanted["name"])[1])
+    version = f"{wanted['name']}'s version"
+    demand({version: wanted["version"]}, {version: _origin(wanted["name"])[1]})
     if backend.deserialize is None:
         raise StoredError(f"{path}: the backend {backend.name!r} loads nothing that was stored")
     device = torch.device(needs["device"])
@@ -86,9 +86,9 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
         if gpu is None:
             raise StoredError(f"{path} was made for {device} ({needs['gpu']}), and here is no CUDA")
         if not needs["architectures"]:
-            demand("the GPU", needs["gpu"], gpu)
+            demand({"the GPU": needs["gpu"]}, {"the GPU": gpu})
     made_on = needs["processor"]
-    demand("the system", made_on["machine"], f"{platform.system()} {platform.machine()}")
+    demand({"the system": made_on["machine"]}, {"the system": _system()})
     missing = sorted(set(made_on["features"]) - features(), key=_shown_first)
     if missing:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
@@ -101,13 +101,12 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
             f"{path} was made with TRACER_CPU={made_on['level'] or ''}, and here it is"
             f" {level() or 'not set'}; set it alike"
         )
-    now = settings.of_kernels()
-    for setting, value in needs["settings"].items():
-        if now.get(setting) != value:
-            raise StoredError(
-                f"{path}: {setting} was {value} where it was made, and here is {now.get(setting)}"
-            )
+    demand(needs["settings"], settings.of_kernels())
     return backend
+
+
+def _system() -> str:
+    return f"{platform.system()} {platform.machine()}"
 
 
 def _origin(backend: str) -> tuple[str | None, str | None]:

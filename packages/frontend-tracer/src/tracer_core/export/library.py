@@ -16,8 +16,8 @@ from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import PackageError
-from tracer_core.packages.build import PackagedProgram, captured, prepared
-from tracer_core.packages.containers import Node
+from tracer_core.execution.store.values import leaf_nodes
+from tracer_core.export.build import PackagedProgram, captured, prepared
 
 
 def package_library(
@@ -57,7 +57,7 @@ def _with_weights(
     assert program.runner is not None
     assert program.runner.artifacts is not None
     plan = program.runner.artifacts.plan
-    kinds = {leaf["kind"] for leaf in _leaves(program.outputs)}
+    kinds = {kind for leaf in leaf_nodes(program.outputs) for kind in leaf}
     if not kinds <= {"output"} or not all(isinstance(step, FromGraph) for step in plan.steps):
         raise PackageError(f"{name} returns a view of an input, an input, a weight or a number")
     tensors: list[torch.Tensor | None] = [
@@ -87,14 +87,3 @@ def _with_weights(
         value for value, tensor in zip(spec.inputs, tensors, strict=True) if tensor is None
     )
     return torch.fx.GraphModule(root, graph), replace(spec, inputs=inputs, constants=())
-
-
-def _leaves(node: Node) -> list[Node]:
-    """Returns the tensors of a structure."""
-    if node["kind"] == "constant":
-        return []
-    inner: list[Node] = node.get("items") or node.get("fields") or []
-    if "items" not in node and "fields" not in node:
-        return [node]
-    parts = [item[1] if isinstance(item, list) else item for item in inner]
-    return [leaf for part in parts for leaf in _leaves(part)]

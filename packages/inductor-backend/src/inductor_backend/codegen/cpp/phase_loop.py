@@ -1,0 +1,43 @@
+"""Describes the loop over the elements of a row that a phase of a C++ kernel is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from inductor_backend.codegen.cpp.ordered import Scanner
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.values import Value, topological
+from inductor_backend.schedule.fused_body import Phase
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLoop(Generic[R]):
+    """What the loop over a row computes for each element. R: the reducers' type."""
+
+    phase: Phase
+    #: Operands first.
+    values: list[Value]
+    reducers: list[tuple[Store, R]]
+    scanners: list[tuple[Store, Scanner]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Texts of where a loop over elements starts and stops, and of its length."""
+
+    start: str
+    stop: str
+    length: str
+
+
+def row_values(phase: Phase) -> list[Value]:
+    """Returns the values that are computed before the loop, operands first."""
+    return topological(value for store in phase.row for value in store.roots)
+
+
+def loop_values(phase: Phase) -> list[Value]:
+    """Returns the values of the loop over a row, operands first."""
+    return topological(value for store in phase.loop for value in store.roots)
