@@ -238,10 +238,10 @@ def test_a_real_model_is_one_graph_and_as_exact_as_eager(name):
         eager = model(inputs)
         compiled = tracer_core.compile(model, backend="inductor", fullgraph=True)
         results = [compiled(inputs) for _ in range(2)]
-        truth = copy.deepcopy(model).double()(exact_inputs)
+        exact = copy.deepcopy(model).double()(exact_inputs)
     for result in results:
         assert type(result) is type(eager), "the model's output object is preserved"
-        assert error_ratio(_tensors(truth), _tensors(eager), _tensors(result)) <= 3
+        assert error_ratio(_tensors(exact), _tensors(eager), _tensors(result)) <= 3
     assert len(captured_graphs(compiled)) == 1
 
 
@@ -275,8 +275,8 @@ def test_a_model_as_the_seeds_call_it_in_train_mode_with_grad(name):
     for output in outputs:
         sum(t.sum() for t in _tensors(output)).backward()
     named = [value.named_parameters() for value in (model, eager_model, exact_model)]
-    for (key, have), (_, want), (_, truth) in zip(*named, strict=True):
+    for (key, have), (_, want), (_, exact) in zip(*named, strict=True):
         assert (have.grad is None) == (want.grad is None), key
         if have.grad is not None:
-            error, eagers = ((value.grad - truth.grad).norm() for value in (have, want))
-            assert error <= 3 * eagers + 3e-6 * truth.grad.norm(), key
+            error, eagers = ((value.grad - exact.grad).norm() for value in (have, want))
+            assert error <= 3 * eagers + 3e-6 * exact.grad.norm(), key

@@ -16,7 +16,7 @@ from tracer_core.dispatch.compile_graph import compile_torch_graph
 pytestmark = pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 
 
-def made(seed, *sizes):
+def seeded_input(seed, *sizes):
     return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
 
 
@@ -113,7 +113,7 @@ def compared(model, backend, grad):
     eager, mine = model, copy.deepcopy(model)
     compiled = tracer_core.compile(mine, backend=backend)
     for seed in range(3):
-        x = made(seed, 5, 4)
+        x = seeded_input(seed, 5, 4)
         want = outcome(eager, eager, x.clone().requires_grad_(), grad)
         got = outcome(mine, compiled, x.clone().requires_grad_(), grad)
         torch.testing.assert_close(got, want)
@@ -144,7 +144,7 @@ def test_a_gradient_of_a_gradient(backend):
     mine = copy.deepcopy(grad)
     actual = []
     for model, call in ((grad, grad), (mine, tracer_core.compile(mine, backend=backend))):
-        x = made(0, 5, 4)
+        x = seeded_input(0, 5, 4)
         loss = call(x).square().sum()
         (first,) = torch.autograd.grad(loss, [model.head.weight], create_graph=True)
         first.square().sum().backward()
@@ -154,14 +154,14 @@ def test_a_gradient_of_a_gradient(backend):
 
 def test_a_graph_of_another_tracer(backend):
     """torch.compile hands over graphs that switch the grad mode, also under no_grad."""
-    weight = made(1, 4, 4).requires_grad_()
+    weight = seeded_input(1, 4, 4).requires_grad_()
     graph = torch.fx.Graph()
     inputs, matrix = graph.placeholder("x"), graph.placeholder("weight")
     hidden = graph.call_function(torch.matmul, (inputs, matrix))
     graph.call_function(torch._C._set_grad_enabled, (True,))
     graph.output((graph.call_function(torch.matmul, (hidden, matrix)),))
     gm = torch.fx.GraphModule(torch.nn.Module(), graph)
-    x = made(2, 5, 4)
+    x = seeded_input(2, 5, 4)
     with torch.no_grad():
         run = compile_torch_graph(gm, [x, weight], backend)
         (result,) = run([x, weight])

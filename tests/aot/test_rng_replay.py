@@ -35,7 +35,7 @@ def on_accelerator(monkeypatch):
 
 
 @pytest.fixture
-def made(monkeypatch):
+def lowerings(monkeypatch):
     """What was made of the graphs that the test compiles."""
     actual = []
 
@@ -107,7 +107,7 @@ def of_second_order(function):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_a_gradient_of_a_gradient(program, made):
+def test_a_gradient_of_a_gradient(program, lowerings):
     fast = tracer_core.compile(program, backend=OTHER_RNG)
     actual = of_second_order(fast)
     with as_its_rng():
@@ -115,10 +115,10 @@ def test_a_gradient_of_a_gradient(program, made):
     torch.testing.assert_close(actual, expected)
     with pytest.raises(AssertionError):  # the numbers are others than eager's
         torch.testing.assert_close(actual, of_second_order(program))
-    assert all(item.again.replayed and not item.again.uses_rng for item in made)
+    assert all(item.again.replayed and not item.again.uses_rng for item in lowerings)
 
 
-def test_what_the_backward_reads_is_not_saved_twice(made, monkeypatch):
+def test_what_the_backward_reads_is_not_saved_twice(lowerings, monkeypatch):
     """The mask is what dropout divides: it is saved as bools, and the quotient no more."""
     fast = tracer_core.compile(dropped, backend=OTHER_RNG)
     with_draws = fast(*inputs())
@@ -126,8 +126,12 @@ def test_what_the_backward_reads_is_not_saved_twice(made, monkeypatch):
     tracer_core.reset()
     without = fast(*inputs())
     assert with_draws[0].requires_grad and without[0].requires_grad
-    assert made[0].again.replayed and not made[1].again.replayed and made[1].again.uses_rng
-    assert made[0].split.saved_bytes <= made[1].split.saved_bytes * 17 // 16
+    assert (
+        lowerings[0].again.replayed
+        and not lowerings[1].again.replayed
+        and lowerings[1].again.uses_rng
+    )
+    assert lowerings[0].split.saved_bytes <= lowerings[1].split.saved_bytes * 17 // 16
 
 
 def added(x, w):
@@ -171,14 +175,14 @@ def halved():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_where_the_numbers_are_not_there(program, reason, changes, made):
+def test_where_the_numbers_are_not_there(program, reason, changes, lowerings):
     fast = tracer_core.compile(program, backend=replace(OTHER_RNG, **changes))
     x, w = inputs()
     with pytest.raises(
         RuntimeError, match=f"a gradient of a gradient was asked for, but .*{reason}"
     ):
         torch.autograd.grad(sum(item.sum() for item in fast(x, w)), [x, w], create_graph=True)
-    assert reason in made[0].again.obstacle
+    assert reason in lowerings[0].again.obstacle
 
 
 MASK = torch.tensor([True, False, True])

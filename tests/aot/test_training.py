@@ -38,10 +38,10 @@ def train(
     rounding: float = 0.0,
     **options: Any,
 ) -> None:
-    """Trains a module and its compiled twin with SGD and compares everything at each step."""
-    twin = copy.deepcopy(module)
-    compiled = tracer_core.compile(twin, backend="aten_eager", **options)
-    runs = [(module, module), (compiled, twin)]
+    """Trains a module and its compiled copy with SGD and compares everything at each step."""
+    reference = copy.deepcopy(module)
+    compiled = tracer_core.compile(reference, backend="aten_eager", **options)
+    runs = [(module, module), (compiled, reference)]
     optimizers = [
         torch.optim.SGD(list(item.parameters()), lr=0.1)
         for _, item in runs
@@ -311,13 +311,13 @@ def test_two_forwards_before_one_backward():
 
 def test_gradients_are_accumulated():
     model = nn.Linear(4, 2)
-    twin = copy.deepcopy(model)
-    compiled = tracer_core.compile(twin, backend="aten_eager")
-    for item, function in ((model, model), (twin, compiled)):
+    reference = copy.deepcopy(model)
+    compiled = tracer_core.compile(reference, backend="aten_eager")
+    for item, function in ((model, model), (reference, compiled)):
         for scale in (1, 2, 3):
             function(X * scale).square().sum().backward()
         assert item.weight.grad is not None
-    assert_equal(model.weight.grad, twin.weight.grad)
+    assert_equal(model.weight.grad, reference.weight.grad)
 
 
 def test_hooks_on_parameters_and_modules_fire():
@@ -333,14 +333,14 @@ def test_hooks_on_parameters_and_modules_fire():
 @pytest.mark.parametrize("sizes", [(3, 5, 7, 2), (4, 1, 6, 2)])
 def test_one_backward_serves_several_sizes(sizes):
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
-    twin = copy.deepcopy(model)
-    compiled = tracer_core.compile(twin, backend="aten_eager", dynamic=True)
+    reference = copy.deepcopy(model)
+    compiled = tracer_core.compile(reference, backend="aten_eager", dynamic=True)
     for number, size in enumerate(sizes):
         x = torch.randn(size, 4)
         assert_equal(
             *[
                 step(f, item, [x], first_tensor, number)
-                for f, item in ((model, model), (compiled, twin))
+                for f, item in ((model, model), (compiled, reference))
             ]
         )
 
@@ -351,11 +351,11 @@ def test_sizes_that_no_saved_tensor_shows_reach_the_backward():
 
     for sizes in ([(3, 4), (5, 4), (7, 4)],):
         function = Calls(mean, w=parameter(4))
-        twin = copy.deepcopy(function)
-        compiled = tracer_core.compile(twin, backend="aten_eager", dynamic=True)
+        reference = copy.deepcopy(function)
+        compiled = tracer_core.compile(reference, backend="aten_eager", dynamic=True)
         for number, size in enumerate(sizes):
             x = torch.randn(*size)
-            runs = ((function, function), (compiled, twin))
+            runs = ((function, function), (compiled, reference))
             assert_equal(*[step(f, item, [x], lambda y: y, number) for f, item in runs])
 
 
@@ -375,13 +375,13 @@ def test_autocast(inside):
 
 def test_a_backward_inside_autocast_is_not_cast_again():
     model = nn.Linear(4, 3)
-    twin = copy.deepcopy(model)
-    compiled = tracer_core.compile(twin, backend="aten_eager")
+    reference = copy.deepcopy(model)
+    compiled = tracer_core.compile(reference, backend="aten_eager")
     for function in (model, compiled):
         loss = function(X).sum()
         with torch.autocast("cpu", torch.bfloat16):
             loss.backward()
-    assert twin.weight.grad.dtype == torch.float32
+    assert reference.weight.grad.dtype == torch.float32
 
 
 def test_grad_scaler():
@@ -492,14 +492,14 @@ def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
 
 def test_sparse_gradients_are_eagers(fallbacks):
     table = nn.Embedding(10, 4, sparse=True)
-    twin = copy.deepcopy(table)
+    reference = copy.deepcopy(table)
     for module, function in (
         (table, table),
-        (twin, tracer_core.compile(twin, backend="aten_eager")),
+        (reference, tracer_core.compile(reference, backend="aten_eager")),
     ):
         function(torch.tensor([1, 1, 3])).square().sum().backward()
         assert module.weight.grad.is_sparse
-    assert_equal(table.weight.grad.to_dense(), twin.weight.grad.to_dense())
+    assert_equal(table.weight.grad.to_dense(), reference.weight.grad.to_dense())
     assert "torch.sparse_coo" in fallbacks[0].reason
 
 

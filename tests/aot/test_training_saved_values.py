@@ -95,10 +95,13 @@ def test_a_backend_cuts_the_joint_graph_itself():
     assert "saved_sin_default" in {
         node.name for node in graphs.backward.graph.graph.find_nodes(op="placeholder")
     }
-    twin = copy.deepcopy(model)
-    compiled = tracer_core.compile(twin, backend=joint_backend(sines))
+    reference = copy.deepcopy(model)
+    compiled = tracer_core.compile(reference, backend=joint_backend(sines))
     assert_equal(
-        *[step(f, item, [X], first_tensor, 0) for f, item in ((model, model), (compiled, twin))]
+        *[
+            step(f, item, [X], first_tensor, 0)
+            for f, item in ((model, model), (compiled, reference))
+        ]
     )
 
 

@@ -74,15 +74,15 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
     model = nn.Sequential(
         nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(4, 1)
     )
-    twin = copy.deepcopy(model)
-    compiled = tracer_core.compile(twin, backend="aten_eager")
+    reference = copy.deepcopy(model)
+    compiled = tracer_core.compile(reference, backend="aten_eager")
     for function in (model, compiled):
         torch.manual_seed(4)
         x = X.clone().requires_grad_()
         out = function(x).sum()
         (gradient,) = torch.autograd.grad(out, x, create_graph=True)
         (out + gradient.square().sum()).backward()
-    for (name, item), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+    for (name, item), other in zip(model.named_parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(
             item.grad,
             other.grad,
@@ -90,7 +90,7 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
             atol=1e-4,
             msg=lambda text, name=name: f"{name}: {text}",
         )
-    assert_equal(list(model.buffers()), list(twin.buffers()))
+    assert_equal(list(model.buffers()), list(reference.buffers()))
 
 
 class Noisy(nn.Module):
@@ -135,7 +135,7 @@ def test_a_batch_of_gradients(backend, jacobian):
     eager = copy.deepcopy(net).double()
     fast = tracer_core.compile(net, backend=backend)
     for x in (torch.randn(3, 4), torch.randn(5, 4)):
-        ours, truth = [
+        ours, exact = [
             (x.to(dtype).requires_grad_(), [*module.parameters()])
             for dtype, module in ((torch.float32, net), (torch.float64, eager))
         ]
@@ -146,8 +146,8 @@ def test_a_batch_of_gradients(backend, jacobian):
         assert torch.equal(state, torch.get_rng_state())
         torch.manual_seed(3)
         kept = F.dropout(torch.ones(len(x), 6), 0.4).double()
-        hidden = eager.first(truth[0]).tanh() * kept
-        wanted = row_by_row(eager.second(hidden), [truth[0], *truth[1]])
+        hidden = eager.first(exact[0]).tanh() * kept
+        wanted = row_by_row(eager.second(hidden), [exact[0], *exact[1]])
         for item, other in zip(actual, wanted, strict=True):
             torch.testing.assert_close(item, other.float())
 

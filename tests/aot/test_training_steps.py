@@ -146,10 +146,10 @@ def test_a_graph_that_is_kept_for_another_backward_is_lowered_with_it(fallbacks)
     compiled = tracer_core.compile(step, backend="aten_eager")
     compiled(X).backward()
     assert not fallbacks
-    twin = copy.deepcopy(model)
-    twin.zero_grad()
-    (twin(X).square().sum() * 2).backward()
-    torch.testing.assert_close(model[0].weight.grad, twin[0].weight.grad)
+    reference = copy.deepcopy(model)
+    reference.zero_grad()
+    (reference(X).square().sum() * 2).backward()
+    torch.testing.assert_close(model[0].weight.grad, reference[0].weight.grad)
 
 
 def test_gradients_as_values_inside_the_graph(fallbacks):

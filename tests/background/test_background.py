@@ -170,19 +170,19 @@ def test_random_numbers_and_mutations_are_eager_s_before_and_after(gate):
 def test_a_backward_is_compiled_before_its_forward_serves(gate):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
-    truth = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
-    truth.load_state_dict(model.state_dict())
-    truth.double()
+    exact = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    exact.load_state_dict(model.state_dict())
+    exact.double()
     fast = compiled(model, gate)
     for call in range(4):
         if call == 2:
             passed(gate, fast)
             assert sorted(gate.graphs) == ["backward", "forward"] and gate.runs == []
         x = torch.randn(3, 4)
-        model.zero_grad(), truth.zero_grad()
+        model.zero_grad(), exact.zero_grad()
         fast(x).sum().backward()
-        truth(x.double()).sum().backward()
-        for mine, theirs in zip(model.parameters(), truth.parameters(), strict=True):
+        exact(x.double()).sum().backward()
+        for mine, theirs in zip(model.parameters(), exact.parameters(), strict=True):
             torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-5, atol=1e-6)
     assert gate.runs == ["forward", "backward"] * 2
     assert all(thread is not threading.current_thread() for thread in gate.threads)

@@ -57,8 +57,8 @@ def steps() -> tuple[Step, Step, Step]:
 
 
 def test_a_step_is_right_beside_itself():
-    truth, eager, ours = steps()
-    judged = judge(truth, [eager], ours)
+    exact, eager, ours = steps()
+    judged = judge(exact, [eager], ours)
     assert judged.right and judged.worst is not None
     names = {error.name for error in judged.errors}
     assert {
@@ -74,33 +74,33 @@ def test_a_step_is_right_beside_itself():
     "name", ["gradient of norm.bias", "gradient of input 0", "output 0", "buffer norm.running_mean"]
 )
 def test_one_wrong_tensor_among_all_shows(name):
-    truth, eager, ours = steps()
+    exact, eager, ours = steps()
     ours.everything()[name].view(-1)[0] += 1e-2  # type: ignore[union-attr]
-    assert [error.name for error in judge(truth, [eager], ours).wrong] == [name]
+    assert [error.name for error in judge(exact, [eager], ours).wrong] == [name]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_wrong(value):
-    truth, eager, ours = steps()
+    exact, eager, ours = steps()
     ours.outputs["output 0"][0, 0] = value
-    assert [error.name for error in judge(truth, [eager], ours).wrong] == ["output 0"]
+    assert [error.name for error in judge(exact, [eager], ours).wrong] == ["output 0"]
 
 
 def test_a_gradient_that_is_missing_or_extra_is_a_problem():
-    truth, eager, ours = steps()
+    exact, eager, ours = steps()
     ours.gradients["gradient of head.weight"] = None
     ours.gradients["gradient of unused.weight"] = torch.zeros(2, 2, dtype=torch.float64)
-    judged = judge(truth, [eager], ours)
+    judged = judge(exact, [eager], ours)
     assert len(judged.problems) == 2 and not judged.right
 
 
 def test_a_gradient_that_is_zero_is_judged_by_the_others_size():
-    truth, eager, ours = steps()
-    assert float(truth.gradients["gradient of conv.bias"].norm()) < 1e-12  # type: ignore[union-attr]
+    exact, eager, ours = steps()
+    assert float(exact.gradients["gradient of conv.bias"].norm()) < 1e-12  # type: ignore[union-attr]
     ours.gradients["gradient of conv.bias"].add_(1e-9)  # type: ignore[union-attr]
-    assert judge(truth, [eager], ours).right
+    assert judge(exact, [eager], ours).right
     ours.gradients["gradient of conv.bias"].add_(1e-1)  # type: ignore[union-attr]
-    assert not judge(truth, [eager], ours).right
+    assert not judge(exact, [eager], ours).right
 
 
 def test_nudged_parameters_are_put_back():

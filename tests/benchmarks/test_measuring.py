@@ -188,8 +188,8 @@ def test_programs_are_the_same_each_time_and_in_their_mode() -> None:
     with model.mode():
         first, second = model.program(), model.program()
         assert torch.equal(first.call()[0], second.call()[0])
-        truth = models.in_float64(first).call()[0]
-    assert truth.dtype == torch.float64 and not truth.requires_grad
+        exact = models.in_float64(first).call()[0]
+    assert exact.dtype == torch.float64 and not exact.requires_grad
     seed = models.MODELS["resnet18_64_seed"]
     with seed.mode():
         assert torch.is_grad_enabled() and seed.program().function.training

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -537,7 +537,7 @@ def test_grad_mode_of_caller():
     def make():
         return (lambda x: x * p), None
 
-    seen = twin(make, (X,), breaks=0)
+    seen = compare_with_eager(make, (X,), breaks=0)
     with torch.no_grad():
         assert not seen.compiled(X).requires_grad
     assert seen.compiled(X).requires_grad

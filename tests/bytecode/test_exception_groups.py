@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.named_programs import Programs, X, Y
 
 program = Programs()
@@ -162,7 +162,7 @@ def test_a_break_inside_except_star():
             x = x + 1
         return x
 
-    twin(lambda: f, (X,), (Y,), kinds=("side_effect_native", "unsupported_value"))
+    compare_with_eager(lambda: f, (X,), (Y,), kinds=("side_effect_native", "unsupported_value"))
 
 
 class Coded(ExceptionGroup):
@@ -186,7 +186,7 @@ def test_a_group_with_a_constructor_of_its_own_lives_across_a_break():
             other = group
         return x + actual.code, actual.exceptions[0].args, other.code, type(other).__name__
 
-    twin(lambda: f, (X,), (Y,), breaks=None)
+    compare_with_eager(lambda: f, (X,), (Y,), breaks=None)
 
 
 @program.cases()

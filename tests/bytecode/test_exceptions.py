@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.exception_chains import chain_of
 from tests.support.named_programs import Programs, X, Y
 
@@ -448,7 +448,7 @@ def test_state_is_changed_once_before_a_caught_exception():
 
         return f, log
 
-    twin(make, (X,), (Y,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=0)
 
 
 def ambiguous_truth(form):
@@ -508,7 +508,7 @@ def test_a_break_inside_a_handler_keeps_the_handled_exception():
             except KeyError as error:
                 return x + 1, kind, chain_of(error)
 
-    twin(lambda: f, (X,), (Y,), breaks=1, kinds=("side_effect_native",))
+    compare_with_eager(lambda: f, (X,), (Y,), breaks=1, kinds=("side_effect_native",))
 
 
 @program(breaks=None)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -107,7 +107,7 @@ def test_effects_before_the_raise_happen_once():
 
         return f, log
 
-    twin(make, (X, 0), (X, 1), (Y, 1), (Y, 1), (X, 0), graphs=2, breaks=0)
+    compare_with_eager(make, (X, 0), (X, 1), (Y, 1), (Y, 1), (X, 0), graphs=2, breaks=0)
 
 
 def test_finally_and_with_run_before_it_leaves():
@@ -132,7 +132,7 @@ def test_finally_and_with_run_before_it_leaves():
 
         return f, log
 
-    twin(make, (X, 3), (X, 1), (X, 3), (Y, 3))
+    compare_with_eager(make, (X, 3), (X, 1), (X, 3), (Y, 3))
 
 
 def test_cause_and_context_leave_with_it():

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from tests.support.eager_reference import Kw, module, same, twin
+from tests.support.eager_reference import Kw, compare_with_eager, module, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 X2 = X * 2
@@ -64,7 +64,7 @@ def test_closure_read():
 
         return f, [scale]
 
-    twin(make, (X,), lambda w: w[0].mul_(3), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(make, (X,), lambda w: w[0].mul_(3), (X,), graphs=1, breaks=0, recompiles=0)
 
 
 def test_nonlocal_counter():
@@ -78,7 +78,7 @@ def test_nonlocal_counter():
 
         return f
 
-    twin(make, (X,), (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), (X,), breaks=0)
 
 
 def test_nonlocal_tensor():
@@ -92,7 +92,7 @@ def test_nonlocal_tensor():
 
         return f
 
-    twin(make, (X,), (Y,), (X,), breaks=0, graphs=1)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=0, graphs=1)
 
 
 def test_closure_made_inside():
@@ -165,7 +165,7 @@ def test_mutable_default_argument():
 
         return f, f.__defaults__[0]
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)
 
 
 def test_mutable_default_of_inlined():
@@ -176,7 +176,7 @@ def test_mutable_default_of_inlined():
 
         return (lambda x: g(x)), g.__defaults__[0]
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)
 
 
 def test_keyword_default_replaced_between_calls():
@@ -189,7 +189,7 @@ def test_keyword_default_replaced_between_calls():
     def change(g):
         g.__kwdefaults__ = {"k": 5}
 
-    twin(make, (X,), change, (X,), breaks=0)
+    compare_with_eager(make, (X,), change, (X,), breaks=0)
 
 
 def test_defaults_replaced_between_calls():
@@ -202,7 +202,7 @@ def test_defaults_replaced_between_calls():
     def change(g):
         g.__defaults__ = (7,)
 
-    twin(make, (X,), change, (X,), breaks=0)
+    compare_with_eager(make, (X,), change, (X,), breaks=0)
 
 
 def test_code_replaced_between_calls():
@@ -215,7 +215,7 @@ def test_code_replaced_between_calls():
     def change(g):
         g.__code__ = (lambda x: x * 11).__code__
 
-    twin(make, (X,), change, (X,), breaks=0)
+    compare_with_eager(make, (X,), change, (X,), breaks=0)
 
 
 def test_code_of_compiled_function_replaced():
@@ -228,7 +228,7 @@ def test_code_of_compiled_function_replaced():
     def change(g):
         g.__code__ = (lambda x: x * 11).__code__
 
-    twin(make, (X,), change, (X,), breaks=0)
+    compare_with_eager(make, (X,), change, (X,), breaks=0)
 
 
 def test_recursion():
@@ -285,7 +285,7 @@ def test_global_read_and_write():
         m = module("n = 0\ndef f(x):\n    global n\n    n += 1\n    return x + n\n")
         return m.f, m
 
-    twin(make, (X,), (X,), lambda m: setattr(m, "n", 10), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), lambda m: setattr(m, "n", 10), (X,), breaks=0)
 
 
 def test_global_deleted_and_created():
@@ -293,7 +293,7 @@ def test_global_deleted_and_created():
         m = module("a = 1\ndef f(x):\n    global a, b\n    b = a\n    del a\n    return x + b\n")
         return m.f, m
 
-    twin(make, (X,), lambda m: setattr(m, "a", 3), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), lambda m: setattr(m, "a", 3), (X,), (X,), breaks=0)
 
 
 def test_global_function_replaced():
@@ -301,7 +301,9 @@ def test_global_function_replaced():
         m = module("def g(x):\n    return x + 1\ndef f(x):\n    return g(x)\n")
         return m.f, m
 
-    twin(make, (X,), lambda m: setattr(m, "g", lambda x: x - 1), (X,), breaks=0, recompiles=1)
+    compare_with_eager(
+        make, (X,), lambda m: setattr(m, "g", lambda x: x - 1), (X,), breaks=0, recompiles=1
+    )
 
 
 def test_builtin_shadowed_between_calls():
@@ -309,7 +311,9 @@ def test_builtin_shadowed_between_calls():
         m = module("def f(x):\n    return x * len([1, 2])\n")
         return m.f, m
 
-    twin(make, (X,), lambda m: setattr(m, "len", lambda v: 9), (X,), breaks=0, recompiles=1)
+    compare_with_eager(
+        make, (X,), lambda m: setattr(m, "len", lambda v: 9), (X,), breaks=0, recompiles=1
+    )
 
 
 def test_global_tensor_replaced():
@@ -317,7 +321,9 @@ def test_global_tensor_replaced():
         m = module("w = torch.ones(4)\ndef f(x):\n    return x * w\n")
         return m.f, m
 
-    twin(make, (X,), lambda m: setattr(m, "w", torch.full((4,), 3.0)), (X,), breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda m: setattr(m, "w", torch.full((4,), 3.0)), (X,), breaks=0, recompiles=0
+    )
 
 
 def test_global_list_contents_change():
@@ -325,7 +331,7 @@ def test_global_list_contents_change():
         m = module("ks = [1, 2]\ndef f(x):\n    for k in ks:\n        x = x * k\n    return x\n")
         return m.f, m
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda m: m.ks.append(3),
@@ -347,7 +353,7 @@ def test_global_dict_order_changes():
     def swap(m):
         m.d["a"] = m.d.pop("a")
 
-    twin(make, (X,), swap, (X,), breaks=0)
+    compare_with_eager(make, (X,), swap, (X,), breaks=0)
 
 
 def test_decorated_function():
@@ -382,7 +388,7 @@ def test_function_attribute_counts():
         f.calls = 0
         return f, f
 
-    twin(make, (X,), (X,), lambda f: setattr(f, "calls", 9), (X,))
+    compare_with_eager(make, (X,), (X,), lambda f: setattr(f, "calls", 9), (X,))
 
 
 def test_walrus_and_conditional():

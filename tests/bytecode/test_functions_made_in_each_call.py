@@ -8,7 +8,7 @@ import types
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 X2 = X * 2
@@ -121,9 +121,9 @@ def test_functions_that_share_a_cell_in_some_calls():
         return f
 
     hows = ["shared", "apart", "twice", "kept", "shared", "twice", "kept", "apart"]
-    twin(make, *[(X, how) for how in hows])
-    twin(make, *[(X, how) for how in reversed(hows)])
-    twin(make, *[(X, "twice")] * 2, (X, "shared"), (X, "apart"), (X, "kept"))
+    compare_with_eager(make, *[(X, how) for how in hows])
+    compare_with_eager(make, *[(X, how) for how in reversed(hows)])
+    compare_with_eager(make, *[(X, "twice")] * 2, (X, "shared"), (X, "apart"), (X, "kept"))
 
 
 def test_the_identity_of_a_function_made_in_each_call_is_seen():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -251,7 +251,7 @@ def test_generator_is_returned():
     def f(x):
         return (x * i for i in range(3))
 
-    seen = twin(lambda: lambda x: list(f(x)), (X,), breaks=0)
+    seen = compare_with_eager(lambda: lambda x: list(f(x)), (X,), breaks=0)
     assert len(seen.results[0]) == 3
 
 
@@ -260,7 +260,7 @@ def test_compiled_generator_function():
         yield x + 1
         yield x + 2
 
-    twin(lambda: lambda x: [v for v in gen(x)], (X,), graphs=1)
+    compare_with_eager(lambda: lambda x: [v for v in gen(x)], (X,), graphs=1)
 
 
 def test_user_iterator_class():
@@ -508,7 +508,7 @@ def test_loops_share_the_region_of_their_body():
         return f
 
     # the loop's number becomes an input, and so does the first one of a call
-    twin(make, (X,), (Y,), (X,), recompiles=2)
+    compare_with_eager(make, (X,), (Y,), (X,), recompiles=2)
 
 
 # Generators that outlive the graph

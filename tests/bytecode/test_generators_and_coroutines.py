@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import Kw, module, twin
+from tests.support.eager_reference import Kw, compare_with_eager, module
 from tests.support.named_programs import Programs, X, Y
 from tracer_core.testing import CaptureCounter
 
@@ -241,7 +241,7 @@ def test_keyword_arguments_of_the_compiled_function():
     def f(x, /, scale=2, *rest, shift=0, **named):
         return x * scale + shift, rest, named
 
-    twin(
+    compare_with_eager(
         lambda: f,
         (X,),
         (X, 3),
@@ -266,7 +266,7 @@ def test_globals_of_a_module_change():
         )
         return result.f, result
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         (Y,),
@@ -292,7 +292,7 @@ def test_closure_is_rebound_between_calls():
         f.rebind = rebind
         return f, [rebind]
 
-    twin(
+    compare_with_eager(
         make, (X,), lambda world: world[0](None), (X,), lambda world: world[0](None), (Y,), breaks=0
     )
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -279,7 +279,7 @@ def test_a_counter_of_a_module():
             self.rate *= 0.5
             return x * self.steps + self.rate
 
-    twin(lambda: (m := Counting(), m), *[(X,)] * 6, (Y,), graphs=2, recompiles=1)
+    compare_with_eager(lambda: (m := Counting(), m), *[(X,)] * 6, (Y,), graphs=2, recompiles=1)
 
 
 def test_a_counter_in_a_cell_and_a_global():
@@ -293,7 +293,7 @@ def test_a_counter_in_a_cell_and_a_global():
 
         return f, None
 
-    twin(make, *[(X,)] * 5, graphs=2)
+    compare_with_eager(make, *[(X,)] * 5, graphs=2)
 
 
 def test_a_number_as_size_index_and_key():

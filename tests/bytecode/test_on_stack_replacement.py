@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.comparison import assert_same
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.on_stack_replacement import can_be_replaced, replacement
 
@@ -22,11 +23,10 @@ def sees_variable(name):
     return frame is not None
 
 
-def same(function, *args, calls=3):
+def check_calls(function, *args, calls=3):
     compiled = tracer_core.compile(function, backend="eager", dynamic=False)
     for _ in range(calls):
-        wanted = function(*args)
-        assert repr(compiled(*args)) == repr(wanted)
+        assert_same(compiled(*args), function(*args))
     return compiled(*args)
 
 
@@ -67,7 +67,7 @@ def test_cpython_takes_over_at_the_end_of_the_loops_body():
 
 @pytest.mark.parametrize("function", [sums, calls_sums])
 def test_cells_and_callers(function):
-    same(function, X, 60)
+    check_calls(function, X, 60)
 
 
 def test_a_method_that_asks_super_and_its_own_variables():
@@ -94,7 +94,7 @@ def test_a_method_that_asks_super_and_its_own_variables():
                     del unbound
             return n, itself() is self, key, rest, torch.is_grad_enabled()
 
-    same(Derived().grow, 1, 2, 3)
+    check_calls(Derived().grow, 1, 2, 3)
 
 
 def test_loops_in_loops_and_comprehensions():
@@ -112,7 +112,7 @@ def test_loops_in_loops_and_comprehensions():
                 break
         return actual
 
-    same(f, 60)
+    check_calls(f, 60)
 
 
 def test_code_longer_than_a_byte_counts():
@@ -120,7 +120,7 @@ def test_code_longer_than_a_byte_counts():
     text = f"def f(n):\n    total = 0\n    for i in range(n):\n        pause()\n{lines}\n    return total"
     namespace = {"pause": tracer_core.graph_break}
     exec(text, namespace)
-    same(namespace["f"], 30)
+    check_calls(namespace["f"], 30)
 
 
 def test_an_exception_leaves_with_the_programs_lines():
@@ -142,7 +142,7 @@ def test_an_exception_is_caught_by_a_caller_that_is_interpreted():
         except KeyError as error:
             return error.args, x + 1
 
-    same(f, X, 60)
+    check_calls(f, X, 60)
 
 
 def test_variables_die_where_they_do_in_eager():
@@ -164,7 +164,7 @@ def test_variables_die_where_they_do_in_eager():
         del kept
         return most, Big.alive
 
-    same(f, 40)
+    check_calls(f, 40)
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
@@ -182,7 +182,7 @@ def test_generators_and_handlers_stay_in_the_interpreter(at_the_end):
                 tracer_core.graph_break()
         return sum(numbers(n)) if at_the_end else next(iter(numbers(n)))
 
-    same(f, 40)
+    check_calls(f, 40)
 
 
 def test_the_stack_must_be_as_deep_as_cpythons():

@@ -12,8 +12,8 @@ import contextlib
 import pytest
 import torch
 
-from tests.support.broken_inside import broken
 from tests.support.eager_reference import module, same
+from tests.support.graph_breaks import broken
 from tests.support.named_programs import Programs, X, Y, texts_of
 
 program = Programs()

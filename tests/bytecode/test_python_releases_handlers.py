@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.support.broken_inside import broken
 from tests.support.eager_reference import module, same
+from tests.support.graph_breaks import broken
 from tests.support.named_programs import Programs, X, Y, texts_of
 from tracer_core import graph_break
 

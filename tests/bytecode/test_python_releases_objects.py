@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.broken_inside import broken
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
+from tests.support.graph_breaks import broken
 from tests.support.named_programs import Programs, X, Y, texts_of
 
 program = Programs()
@@ -215,7 +215,7 @@ def test_cycles_are_collected_as_in_eager(without_collections):
 
         return fn, log
 
-    twin(make, (X,), (Y,), (X,), breaks=None)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=None)
 
 
 def test_a_full_collection_between_calls(without_collections):
@@ -230,7 +230,9 @@ def test_a_full_collection_between_calls(without_collections):
 
         return fn, log
 
-    twin(make, (X,), lambda log: gc.collect(), (Y,), lambda log: gc.collect(), (X,), breaks=None)
+    compare_with_eager(
+        make, (X,), lambda log: gc.collect(), (Y,), lambda log: gc.collect(), (X,), breaks=None
+    )
 
 
 @program.cases()

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.support.broken_inside import broken
-from tests.support.eager_reference import module, same, twin
+from tests.support.eager_reference import compare_with_eager, module, same
+from tests.support.graph_breaks import broken
 from tests.support.named_programs import X, Y
 from tracer_core import graph_break
 
@@ -275,4 +275,4 @@ def test_annotations_that_are_evaluated_later(name):
     def make():
         return module(LATE_ANNOTATIONS[name], BREAK=broken).fn
 
-    twin(make, (X,), (Y,), (X,))
+    compare_with_eager(make, (X,), (Y,), (X,))

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import tracer_core
-from tests.support.broken_inside import broken
 from tests.support.eager_reference import module, same
+from tests.support.graph_breaks import broken
 from tests.support.named_programs import X, Y
 from tracer_core.testing import compare
 

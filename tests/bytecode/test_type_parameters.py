@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import module, same, twin
+from tests.support.eager_reference import compare_with_eager, module, same
 
 X, Y = torch.ones(2, 3), torch.full((2, 3), 2.0)
 NEW = pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters came with Python 3.12")
@@ -168,7 +168,9 @@ def fn(x):
 def test_brackets(name):
     # From 3.14 on, annotations are evaluated when they are first read, by C code.
     deferred = sys.version_info >= (3, 14) and "__annotations__" in BRACKETS[name]
-    twin(lambda: module(BRACKETS[name]).fn, (X,), (Y,), graphs=1, breaks=int(deferred))
+    compare_with_eager(
+        lambda: module(BRACKETS[name]).fn, (X,), (Y,), graphs=1, breaks=int(deferred)
+    )
 
 
 LATER = {
@@ -180,7 +182,7 @@ LATER = {
 @NEW
 @pytest.mark.parametrize("name", LATER)
 def test_what_is_evaluated_later_breaks(name):
-    twin(lambda: module(LATER[name]).fn, (X,), (Y,), kinds=("unsupported_opcode",))
+    compare_with_eager(lambda: module(LATER[name]).fn, (X,), (Y,), kinds=("unsupported_opcode",))
 
 
 @NEW
@@ -196,7 +198,7 @@ def fn(x):
     print(end="", flush=[])
     return Box[int](first(x)).v * 2, [p.__name__ for p in (*Box.__type_params__, *first.__type_params__)]
 """
-    twin(lambda: module(source).fn, (X,), (Y,), kinds=("side_effect_native",))
+    compare_with_eager(lambda: module(source).fn, (X,), (Y,), kinds=("side_effect_native",))
 
 
 @NEW
@@ -210,4 +212,4 @@ def fn(x):
     tracer_core.graph_break()
     return x + 1, found[0] is Box.__type_params__[0], found[0].__bound__
 """
-    twin(lambda: module(source).fn, (X,), (Y,), kinds=("requested",))
+    compare_with_eager(lambda: module(source).fn, (X,), (Y,), kinds=("requested",))

@@ -294,17 +294,17 @@ def test_one_row_again_with_its_traceback(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("no_such", "no backend named 'no_such'"),
         ("no_such_module:BACKEND", "No module named 'no_such_module'"),
         ("math:pi", "--backend math:pi: it is 3.14"),
     ],
 )
-def test_a_backend_that_is_not_there(name, told, capsys):
+def test_a_backend_that_is_not_there(name, message, capsys):
     assert main(["--backend", name]) == 2
     out, err = capsys.readouterr()
-    assert not out and told in err and "Traceback" not in err
+    assert not out and message in err and "Traceback" not in err
 
 
 #: Three runs of pytest in one process, since importing torch costs more than they do: each argument

@@ -187,8 +187,8 @@ class Convs(nn.Module):
         return self.second(self.first(x).relu()).mean()
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_channels_last(told):
+@pytest.mark.parametrize("declared", [True, False])
+def test_channels_last(declared):
     """Saved images may come in another layout, if the runner says so: the backward is compiled for
     it.
     """
@@ -212,7 +212,7 @@ def test_channels_last(told):
                 for i, value in enumerate(graph.forward(*inputs))
             ]
 
-        return Runner(run, channels_last=frozenset(images if told else ()))
+        return Runner(run, channels_last=frozenset(images if declared else ()))
 
     backend = Backend(
         name="images", compile=compile_images, ir="aten", training=Training.FORWARD_BACKWARD
@@ -221,7 +221,7 @@ def test_channels_last(told):
     ours = copy.deepcopy(theirs)
     fast = tracer_core.compile(ours, backend=backend)
     x = torch.randn(2, 3, 9, 9)
-    if not told:
+    if not declared:
         with pytest.raises(BackendError, match="has strides .*, expected"):
             fast(x)
         return

@@ -118,7 +118,7 @@ class Side:
         self.kept: list[torch.Tensor] = []
         self.storages: list[Any] = []
         self.x = self.randn(4, WIDTH)
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
 
     def compiled(self, model: Any) -> Any:
         if not self.compiles:
@@ -136,7 +136,7 @@ class Side:
     def keep(self, r: random.Random, results: Any) -> None:
         for result in results if isinstance(results, tuple) else (results,):
             if not isinstance(result, torch.Tensor):
-                self.told.append(result)
+                self.reported.append(result)
             elif r.random() < 0.7:
                 self.kept.append(
                     r.choice(
@@ -168,7 +168,7 @@ class Side:
 
     def observed(self) -> list[Any]:
         """All that the program can see, as values of its own."""
-        actual: list[Any] = [*self.told]
+        actual: list[Any] = [*self.reported]
         for item in [*self.kept, self.x]:
             actual += [
                 value_of(item),

@@ -319,14 +319,14 @@ def test_last_compile_and_explain_say_what_became_of_each_graph(world):
     model = nn.Linear(8, 1).to(world.device)
     compiled, x = world.compile(model), world.randn(3, 8)
     compiled(x).sum().backward()
-    for graph, text in told(compiled):
+    for graph, text in reports_of(compiled):
         assert (
             graph.startswith("graph_")
             and text == "CUDA graphs: none recorded yet; calls replayed: 0, plain: 1"
         )
     for _ in range(4):
         compiled(x).sum().backward()
-    (forward, text), (backward, _) = told(compiled)
+    (forward, text), (backward, _) = reports_of(compiled)
     assert backward == f"{forward}_backward"
     compiles = [
         record.graph for record in tracer_core.last_compile(compiled) if record.name == "compile"
@@ -343,11 +343,11 @@ def test_last_compile_says_why_a_graph_is_not_recorded(world):
     compiled = world.compile(lambda x: torch.ops.graphtests.reads(x + torch.rand_like(x)) + 1)
     for _ in range(3):
         compiled(world.randn(16))
-    ((_, text),) = told(compiled)
+    ((_, text),) = reports_of(compiled)
     assert text.startswith("runs without CUDA graphs: ") and "captur" in text
 
 
-def told(compiled):
+def reports_of(compiled):
     return [
         (record.graph, record.text)
         for record in tracer_core.last_compile(compiled)

@@ -192,14 +192,14 @@ def test_what_the_program_sees_is_its_own(world):
 def test_training(world):
     torch.manual_seed(0)
     model = Net().to(world.device)
-    twin = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     compiled = world.compile(model, **UNQUERIED)
     for number in range(9):
         x = world.randn(8, 32)
-        for net in (compiled, twin):
+        for net in (compiled, reference):
             net.zero_grad()
             seeded(number, net, x).square().mean().backward()
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
     if world.simulated is not None:
         assert world.replays >= 8
         assert _in_a_pool(world, model) == 1  # no copy of them
@@ -211,13 +211,13 @@ def _in_a_pool(world, model):
     return sum(any(pool.holds(grad) for pool in world.simulated.pools) for grad in held) / len(held)
 
 
-def _steps(world, model, compiled, twin, numbers, after=lambda grad: None):
+def _steps(world, model, compiled, reference, numbers, after=lambda grad: None):
     for number in numbers:
         x = world.randn(8, 32)
-        for net in (compiled, twin):
+        for net in (compiled, reference):
             net.zero_grad()
             seeded(number, net, x).square().mean().backward()
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
         after(model.first.weight.grad)
 
 
@@ -236,38 +236,38 @@ def test_gradients_that_are_kept_stay_valid(simulated):
 
 
 def test_gradients_are_summed_over_several_steps(simulated):
-    model, compiled, twin = _trained(simulated)
+    model, compiled, reference = _trained(simulated)
     for number in range(14):
         x = simulated.randn(8, 32)
-        for net in (compiled, twin):
+        for net in (compiled, reference):
             if number % 3 == 0:
                 net.zero_grad()
             seeded(number, net, x).square().mean().backward()
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
     assert simulated.replays >= 12
 
 
 @pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
 def test_gradients_that_another_stream_reads_are_copied_from_then_on(simulated, mode):
     """The allocator would know when the other stream is done; a recording does not."""
-    model, compiled, twin = _trained(simulated)
-    _steps(simulated, model, compiled, twin, range(8))
+    model, compiled, reference = _trained(simulated)
+    _steps(simulated, model, compiled, reference, range(8))
     assert _in_a_pool(simulated, model) == 1
     with mode(), pytest.raises(NotImplementedError):  # CPU tensors have no streams
         model.last.bias.grad.detach().record_stream(torch.Stream(device="cpu"))
     before = simulated.replays
-    _steps(simulated, model, compiled, twin, range(8))
+    _steps(simulated, model, compiled, reference, range(8))
     assert _in_a_pool(simulated, model) == 0 and simulated.replays >= before + 8
 
 
 @pytest.mark.parametrize("reason", ["stream", "sent", "collectives"])
 def test_gradients_are_copied_where_their_uses_cannot_be_seen(simulated, monkeypatch, reason):
-    model, compiled, twin = _trained(simulated)
-    _steps(simulated, model, compiled, twin, range(8))
+    model, compiled, reference = _trained(simulated)
+    _steps(simulated, model, compiled, reference, range(8))
     monkeypatch.setattr(
         torch.multiprocessing.reductions, "shared_cache", {(1, 2): "a batch of a loader's worker"}
     )
-    _steps(simulated, model, compiled, twin, range(2))
+    _steps(simulated, model, compiled, reference, range(2))
     assert _in_a_pool(simulated, model) == 1
     if reason == "sent":
         monkeypatch.setattr(
@@ -277,5 +277,5 @@ def test_gradients_are_copied_where_their_uses_cannot_be_seen(simulated, monkeyp
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     if reason == "stream":
         monkeypatch.setattr(simulated.simulated, "current_stream", lambda: 7)
-    _steps(simulated, model, compiled, twin, range(8))
+    _steps(simulated, model, compiled, reference, range(8))
     assert _in_a_pool(simulated, model) == 0

@@ -172,13 +172,13 @@ def test_inputs_are_written_to(world):
         return cache.sum(0)
 
     compiled = world.compile(program)
-    lasting, twin = world.randn(4, 8), None
-    twin = lasting.clone()
+    lasting, reference = world.randn(4, 8), None
+    reference = lasting.clone()
     for turn in range(6):
         x, at = world.randn(1, 8), torch.tensor([turn % 4], device=world.device)
         before = lasting._version
-        assert_equal(compiled(lasting, x, at), program(twin, x, at))
-        assert_equal(lasting, twin)
+        assert_equal(compiled(lasting, x, at), program(reference, x, at))
+        assert_equal(lasting, reference)
         assert lasting._version > before  # autograd would miss a write
     for turn in range(6):  # a cache at another address each time
         fresh = [world.randn(4, 8) for _ in range(turn + 1)][-1]
@@ -191,12 +191,12 @@ def test_inputs_are_written_to(world):
 
 def test_buffers_are_written_to(world):
     model = nn.BatchNorm1d(8).to(world.device)
-    twin = nn.BatchNorm1d(8).to(world.device)
+    reference = nn.BatchNorm1d(8).to(world.device)
     compiled = world.compile(model)
     for _ in range(5):
         x = world.randn(16, 8)
-        torch.testing.assert_close(compiled(x), twin(x))
-        assert_equal(dict(model.named_buffers()), dict(twin.named_buffers()))
+        torch.testing.assert_close(compiled(x), reference(x))
+        assert_equal(dict(model.named_buffers()), dict(reference.named_buffers()))
     assert world.replays == 4
 
 

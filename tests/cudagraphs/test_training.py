@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def pair(world):
-    """(the model that is compiled, the compiled module, its eager twin)"""
+    """(the model that is compiled, the compiled module, its eager copy)"""
     model = Net().to(world.device)
     return model, world.compile(model), copy.deepcopy(model)
 
@@ -43,20 +43,20 @@ def seeded(seed, function, *args):
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_steps_of_an_optimizer(world, pair, set_to_none):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     ours, eager = (
-        torch.optim.SGD(value.parameters(), lr=0.1, momentum=0.9) for value in (model, twin)
+        torch.optim.SGD(value.parameters(), lr=0.1, momentum=0.9) for value in (model, reference)
     )
     losses = []
     for step in range(7):
         x = world.randn(16, 32)
-        for module, called, optimizer in ((model, compiled, ours), (twin, twin, eager)):
+        for module, called, optimizer in ((model, compiled, ours), (reference, reference, eager)):
             optimizer.zero_grad(set_to_none=set_to_none)
             loss = seeded(step, called, x).square().mean()
             loss.backward()
             optimizer.step()
             losses.append(loss)
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
     for first, second in zip(losses[::2], losses[1::2], strict=True):
         torch.testing.assert_close(first, second)
     assert {row.phase for row in world.rows if row.replays >= 3} == {"forward", "backward"}, (
@@ -76,95 +76,95 @@ def test_one_recording_of_each_suffices_for_a_plain_loop(world, pair):
 
 @pytest.mark.parametrize("forwards", [2, 3, 4])
 def test_forwards_before_backwards(world, pair, forwards):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     for turn in range(5):
         inputs = [world.randn(16, 32) for _ in range(forwards)]
-        for module, called in ((model, compiled), (twin, twin)):
+        for module, called in ((model, compiled), (reference, reference)):
             module.zero_grad()
             results = [seeded(turn + 10 * i, called, x) for i, x in enumerate(inputs)]
             order = reversed(results) if turn % 2 else results
             for result in order:
                 result.square().mean().backward()
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
     assert world.replays > 8
 
 
 def test_gradients_accumulate(world, pair):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     for turn in range(8):
         x = world.randn(16, 32)
         seeded(turn, compiled, x).square().mean().backward()
-        seeded(turn, twin, x).square().mean().backward()
-        assert_same_training(model, twin)
+        seeded(turn, reference, x).square().mean().backward()
+        assert_same_training(model, reference)
 
 
 def test_a_backward_twice(world, pair):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     for turn in range(5):
         x = world.randn(16, 32)
-        for module, called in ((model, compiled), (twin, twin)):
+        for module, called in ((model, compiled), (reference, reference)):
             module.zero_grad()
             loss = seeded(turn, called, x).square().mean()
             loss.backward(retain_graph=True)
             loss.backward()
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
 
 
 def test_forwards_without_a_backward(world, pair):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     kept = []
     for turn in range(6):
         x = world.randn(16, 32)
-        kept.append((seeded(turn, compiled, x), seeded(turn, twin, x)))
+        kept.append((seeded(turn, compiled, x), seeded(turn, reference, x)))
     for ours, eager in kept:
         torch.testing.assert_close(ours, eager)
     for ours, eager in reversed(kept):
         (ours.sum() + 0).backward()
         eager.sum().backward()
-    assert_same_training(model, twin)
+    assert_same_training(model, reference)
 
 
 def test_gradients_of_inputs_are_kept(world, pair):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     kept = []
     for turn in range(6):
         x = world.randn(16, 32, requires_grad=True)
         y = x.detach().clone().requires_grad_()
         (ours,) = torch.autograd.grad(seeded(turn, compiled, x).sum(), x)
-        (eager,) = torch.autograd.grad(seeded(turn, twin, y).sum(), y)
+        (eager,) = torch.autograd.grad(seeded(turn, reference, y).sum(), y)
         kept.append((ours, eager))
         for a, b in kept:
             torch.testing.assert_close(a, b)
 
 
 def test_training_and_evaluation_take_turns(world, pair):
-    model, compiled, twin = pair
+    model, compiled, reference = pair
     for turn in range(5):
         x = world.randn(16, 32)
-        for module, called in ((model, compiled), (twin, twin)):
+        for module, called in ((model, compiled), (reference, reference)):
             module.train()
             module.zero_grad()
             seeded(turn, called, x).square().mean().backward()
             module.eval()
         with torch.no_grad():
-            torch.testing.assert_close(compiled(x), twin(x))
-        assert_same_training(model, twin)
+            torch.testing.assert_close(compiled(x), reference(x))
+        assert_same_training(model, reference)
 
 
 def test_a_result_that_is_saved_too_and_kept_by_the_program(world):
     """It comes at a new address each time: from some step on the backward reads a copy."""
     model = nn.Sequential(nn.Linear(32, 32), nn.Tanh()).to(world.device)
-    compiled, twin = world.compile(model), copy.deepcopy(model)
+    compiled, reference = world.compile(model), copy.deepcopy(model)
     kept = []
     for _ in range(12):
         x = world.randn(16, 32)
         results = []
-        for module, called in ((model, compiled), (twin, twin)):
+        for module, called in ((model, compiled), (reference, reference)):
             module.zero_grad()
             results.append(called(x))
             results[-1].square().mean().backward()
         kept.append([result.detach() for result in results])
-        assert_same_training(model, twin)
+        assert_same_training(model, reference)
         for ours, eager in kept:
             torch.testing.assert_close(ours, eager)
     assert {row.phase for row in world.rows if row.replays >= 5} == {"forward", "backward"}, (

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tracer_core
 from tests.distributed.models import MODELS, loss_of
-from tests.distributed.training import CLOSE, EXACT, same_on_all_ranks, state_of, told
+from tests.distributed.training import CLOSE, EXACT, counts_of, same_on_all_ranks, state_of
 from tracer_core.testing import CaptureCounter, compare
 
 
@@ -58,7 +58,7 @@ def trainer() -> dict[str, Any]:
             assert len(losses) == 5, losses
             results.append([losses, state_of(model)])
     compare(*results, EXACT)
-    return told(counter)
+    return counts_of(counter)
 
 
 def _loader(name: str) -> DataLoader:
@@ -107,7 +107,7 @@ def trained(name: str, when: str, backend: str = "eager", **settings: Any) -> di
     compare(want, got, EXACT if backend == "eager" else CLOSE)
     if dist.is_initialized():
         same_on_all_ranks([parameter.detach() for parameter in model.parameters()])
-    return told(counter)
+    return counts_of(counter)
 
 
 def unwrapped(when: str) -> None:

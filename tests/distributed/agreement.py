@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tracer_core
 from tests.distributed.models import MODELS, batches
-from tests.distributed.training import CLOSE, EXACT, same_on_all_ranks, told, train, whole
+from tests.distributed.training import CLOSE, EXACT, counts_of, same_on_all_ranks, train, whole
 from tracer_core.registry.eager import ATEN_EAGER
 from tracer_core.testing import CaptureCounter, compare
 
@@ -62,7 +62,7 @@ def own_sizes(backend: str, sizes: list[list[int]], dynamic: bool | None = None)
         got = train("convnet", model, data)
     compare(want, got, EXACT if backend == "eager" else CLOSE)
     same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
-    return told(counter)
+    return counts_of(counter)
 
 
 def own_python(backend: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def own_python(backend: str) -> dict[str, Any]:
             "mlp", DistributedDataParallel(tracer_core.compile(Odd(), backend=backend)), data
         )
     compare(want, got, EXACT if backend == "eager" else CLOSE)
-    return told(counter)
+    return counts_of(counter)
 
 
 def shared_cache(rounds: int) -> list[float]:

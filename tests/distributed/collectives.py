@@ -11,7 +11,7 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as differentiable
 
 import tracer_core
-from tests.distributed.training import EXACT, told
+from tests.distributed.training import EXACT, counts_of
 from tracer_core.testing import CaptureCounter, compare
 
 
@@ -94,4 +94,4 @@ def called(name: str, backend: str = "eager") -> dict[str, Any]:
                     result.sum().backward()
                 results.append([result + 0, x.detach(), x.grad])
             compare(*results, EXACT)
-    return told(counter)
+    return counts_of(counter)

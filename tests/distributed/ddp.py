@@ -16,9 +16,9 @@ from tests.distributed.training import (
     CLOSE,
     EXACT,
     compare_training,
+    counts_of,
     same_on_all_ranks,
     state_of,
-    told,
     train,
     whole,
 )
@@ -103,7 +103,7 @@ def joined(order: str) -> dict[str, Any]:
         model, got = run(ORDERS[order])
     compare(want, got, EXACT)
     same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
-    return told(counter)
+    return counts_of(counter)
 
 
 def whole_step(order: str, name: str = "mlp", optimizer_inside: bool = False) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def whole_step(order: str, name: str = "mlp", optimizer_inside: bool = False) ->
         got = train(ORDERS[order], True)
     compare(want, got, EXACT)
     same_on_all_ranks([value for key, value in got[-1].items() if "running" not in key])
-    return told(counter)
+    return counts_of(counter)
 
 
 def failing(order: str) -> None:
@@ -166,7 +166,7 @@ def queried() -> dict[str, Any]:
     x = torch.ones(3)
     with CaptureCounter() as counter:
         compare(f(x), tracer_core.compile(f, backend="eager")(x), EXACT)
-    return told(counter)
+    return counts_of(counter)
 
 
 def overlap(
@@ -319,7 +319,7 @@ def by_hand(way: str, optimizer_inside: bool = True) -> dict[str, Any]:
         got = train_by_hand(True)
     compare(want, got, EXACT)
     same_on_all_ranks(list(got[-1].values()))
-    return told(counter)
+    return counts_of(counter)
 
 
 def synchronised_norm() -> list[str]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import tracer_core
-from tests.distributed.training import CLOSE, EXACT, told
+from tests.distributed.training import CLOSE, EXACT, counts_of
 from tracer_core.testing import CaptureCounter, compare
 
 Program = Callable[[torch.Tensor], Any]
@@ -215,7 +215,7 @@ def called(names: list[str], backend: str, dynamic: bool | None = None) -> dict[
         with CaptureCounter() as counter:
             fast = tracer_core.compile(function, backend=backend, dynamic=dynamic)
             compare_calls(function, fast, 3, EXACT if backend.endswith("eager") else CLOSE)
-        seen[name] = told(counter)
+        seen[name] = counts_of(counter)
     return seen
 
 
@@ -330,5 +330,5 @@ def trained(names: list[str], backend: str) -> dict[str, Any]:
         with CaptureCounter() as counter:
             fast = tracer_core.compile(function, backend=backend)
             compare_gradients(function, fast, 3, EXACT if backend.endswith("eager") else CLOSE)
-        seen[name] = told(counter)
+        seen[name] = counts_of(counter)
     return seen

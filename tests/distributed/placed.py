@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from tests.distributed.training import CLOSE, no_fallbacks, told
+from tests.distributed.training import CLOSE, counts_of, no_fallbacks
 from tracer_core.testing import CaptureCounter, compare
 
 #: The mesh of all ranks; made by `_mesh`.
@@ -187,7 +187,7 @@ def _called(kind: type, backend: str, rows: str) -> dict[str, Any]:
         with torch.no_grad():
             value = given(kind, ROWS[rows])
             compare(spread(eager(value)), spread(compiled(value)), CLOSE)
-    seen = told(counter)
+    seen = counts_of(counter)
     del seen["recompiles"]  # for another grad mode, and nothing else
     assert all("is_grad_enabled" in why for _, why in counter.recompiles), counter.recompiles
     return seen
@@ -234,7 +234,7 @@ def placements_change(backend: str) -> dict[str, Any]:
                 compare(spread(want), spread(got), CLOSE)
                 if isinstance(want, DTensor):
                     assert got.device_mesh == value.device_mesh
-    return told(counter)
+    return counts_of(counter)
 
 
 def sizes_change(backend: str) -> None:
@@ -295,7 +295,7 @@ def dropped(backend: str) -> dict[str, Any]:
                 torch.manual_seed(seed + dist.get_rank())
                 results.append([spread(call(value)), torch.rand(3)])
             compare(*results, CLOSE)
-    return told(counter)
+    return counts_of(counter)
 
 
 def interrupted(backend: str) -> dict[str, Any]:
@@ -377,7 +377,7 @@ def tokens(backend: str) -> dict[str, Any]:
                     [spread(grad) for grad in (result, *(p.grad for p in model.parameters()))]
                 )
             compare(*seen, CLOSE)
-    return told(counter)
+    return counts_of(counter)
 
 
 # -- parallelize_module --
@@ -446,7 +446,7 @@ def parallelized(plan: str, backend: str) -> dict[str, Any]:
         for step in range(3):
             value = _drawn(4, 8, seed=step)
             compare(trained(eager, eager, value), trained(module, compiled, value), CLOSE)
-    return told(counter)
+    return counts_of(counter)
 
 
 _LLAMA = {
@@ -531,7 +531,7 @@ def sequence_block(backend: str) -> dict[str, Any]:
         for step in range(3):
             value = _drawn(2, 4, 16, seed=step + 10 * dist.get_rank())
             compare(trained(eager, eager, value), trained(module, compiled, value), CLOSE)
-    return told(counter)
+    return counts_of(counter)
 
 
 def transformer(name: str, backend: str) -> dict[str, Any]:
@@ -563,4 +563,4 @@ def transformer(name: str, backend: str) -> dict[str, Any]:
     with CaptureCounter() as counter, no_fallbacks():
         got = train(model, tracer_core.compile(model, backend=backend))
     compare(want, got, CLOSE)
-    return told(counter)
+    return counts_of(counter)

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import tracer_core
-from tests.distributed.training import CLOSE, EXACT, compare_training, told, whole
+from tests.distributed.training import CLOSE, EXACT, compare_training, counts_of, whole
 from tracer_core.testing import CaptureCounter, compare
 
 Compile = Callable[[Any], Any]
@@ -141,7 +141,7 @@ def evaluated() -> dict[str, Any]:
         got = run(tracer_core.compile(shard(blocks()), backend="eager"))
     compare(want, got, EXACT)
     assert len(seen) == 2 * times == 2, seen
-    return told(counter)
+    return counts_of(counter)
 
 
 def checkpointed() -> dict[str, Any]:
@@ -204,4 +204,4 @@ def whole_step(optimizer: str, clip: bool) -> dict[str, Any]:
         got = train(True)
     compare(want, got, EXACT)
     same_on_all_ranks([value for value in got[-1].values()])
-    return told(counter)
+    return counts_of(counter)

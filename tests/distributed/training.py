@@ -93,7 +93,7 @@ def compare_training(
     compare(want, got, tolerance)
     if shared:
         same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
-    return told(counter)
+    return counts_of(counter)
 
 
 class _Fallbacks:
@@ -129,7 +129,7 @@ def same_on_all_ranks(mine: Any) -> None:
     compare(everyone[0], mine, EXACT, "across ranks: ")
 
 
-def told(counter: CaptureCounter) -> dict[str, Any]:
+def counts_of(counter: CaptureCounter) -> dict[str, Any]:
     return {
         "graphs": len(counter.graphs),
         "breaks": [kind for kind, _, _ in counter.breaks],

@@ -211,7 +211,7 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
 
 @torch.no_grad()
 def test_frozen_parameters_are_constants_and_changes_are_seen(monkeypatch):
-    made = builds(monkeypatch)
+    built = builds(monkeypatch)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3),
@@ -223,13 +223,13 @@ def test_frozen_parameters_are_constants_and_changes_are_seen(monkeypatch):
     x = torch.randn(2, 3, 8, 8)
     for _ in range(3):
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 1
+    assert len(built) == 1
     model[3].weight.mul_(2)
     model[1].running_mean.add_(1)
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 3
+    assert len(built) == 3
     model[3].weight.data.mul_(3)  # leaves no trace
     fast.refresh()
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
@@ -237,7 +237,7 @@ def test_frozen_parameters_are_constants_and_changes_are_seen(monkeypatch):
 
 @torch.no_grad()
 def test_one_build_serves_batches_from_2_to_32(monkeypatch):
-    made = builds(monkeypatch)
+    built = builds(monkeypatch)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1),
@@ -249,10 +249,10 @@ def test_one_build_serves_batches_from_2_to_32(monkeypatch):
     for batch in (4, 2, 32, 17, 8, 31):
         x = torch.randn(batch, 3, 8, 8)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 1
+    assert len(built) == 1
     x = torch.randn(1, 3, 8, 8)  # a size of 1 is a graph of its own, as everywhere
     torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
-    assert len(made) == 2
+    assert len(built) == 2
 
 
 @torch.no_grad()

@@ -60,9 +60,9 @@ def test_default_schedules_of_convolutions(name):
     fast = tracer_core.compile(model, backend="tvm")
     for scale in (1, 2):
         torch.testing.assert_close(fast(x * scale), model(x * scale), rtol=1e-4, atol=1e-5)
-    truth = model.double()(x.double())
+    exact = model.double()(x.double())
     model.float()
-    assert (fast(x) - truth).norm() <= 3 * (model(x) - truth).norm() + 1e-6 * truth.norm()
+    assert (fast(x) - exact).norm() <= 3 * (model(x) - exact).norm() + 1e-6 * exact.norm()
 
 
 #: What TVM's own form leaves without vectors.
@@ -304,9 +304,9 @@ def test_long_sums_are_as_exact_as_eager():
         (torch.rand(32, 4096), torch.rand(4096, 48)),
         (torch.rand(2, 13, 2048), torch.rand(2, 2048, 40)),
     ):
-        truth = x.double() @ w.double()
+        exact = x.double() @ w.double()
         ours = tracer_core.compile(lambda x, w: x @ w, backend="tvm")(x, w)
-        assert (ours - truth).norm() <= 2.5 * (x @ w - truth).norm()
+        assert (ours - exact).norm() <= 2.5 * (x @ w - exact).norm()
 
 
 @torch.no_grad()
@@ -346,12 +346,12 @@ def test_elementary_functions(name):
             -torch.zeros(1),
         ]
     )
-    ours, eager, truth = fast(x), function(x), function(x.double())
-    fits = truth.abs() > 1e-36  # beside numbers with all their bits
+    ours, eager, exact = fast(x), function(x), function(x.double())
+    fits = exact.abs() > 1e-36  # beside numbers with all their bits
     off, eagers_off = (
-        ((value.double() - truth) / truth)[fits].abs().max() for value in (ours, eager)
+        ((value.double() - exact) / exact)[fits].abs().max() for value in (ours, eager)
     )
-    absolute = (ours.double() - truth).abs().nan_to_num(0).masked_fill(truth.abs() > 1, 0).max()
+    absolute = (ours.double() - exact).abs().nan_to_num(0).masked_fill(exact.abs() > 1, 0).max()
     assert absolute < 3e-7
     assert off < max(4e-7, 1.01 * eagers_off)
     special = torch.tensor(
@@ -362,7 +362,7 @@ def test_elementary_functions(name):
     torch.testing.assert_close(
         fast(special), function(special), equal_nan=True, rtol=1e-6, atol=1e-37
     )
-    torch.testing.assert_close(fast(x.double()), truth, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(fast(x.double()), exact, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Alarms: engines run what they have otherwise for some values, and a call with such a value is
+"""Value checks: engines run what they have otherwise for some values, and a call with such a value is
 eager's, error and all.
 """
 
@@ -223,17 +223,17 @@ def test_an_alarm_sounds_for_each_kind_of_value():
     for target, values, expected in cases:
         copy = torch.fx.GraphModule(module, torch.fx.Graph())
         copy.graph.output(copy.graph.graph_copy(module.graph, {}))
-        alarm = add_value_check(
+        value_check = add_value_check(
             copy.graph,
             lambda node, target=target: kinds[target] if node.target is target else None,
             module,
         )
         copy.recompile()
-        assert alarm is not None
-        assert [alarm.is_hit(copy(value, i)[-1]) for value in values] == expected
+        assert value_check is not None
+        assert [value_check.is_hit(copy(value, i)[-1]) for value in values] == expected
     copy = torch.fx.GraphModule(module, torch.fx.Graph())
     copy.graph.output(copy.graph.graph_copy(module.graph, {}))
-    alarm = add_value_check(
+    value_check = add_value_check(
         copy.graph, lambda node: ValueClass.INDEX if checks_indices(node) else None, module
     )
     copy.recompile()
@@ -244,7 +244,7 @@ def test_an_alarm_sounds_for_each_kind_of_value():
         ([-(2**63), 2**63 - 1], True),
     ):
         results = copy(x, torch.tensor(row))  # indices are inside, whatever was given
-        assert alarm.is_hit(results[-1]) is wrong
+        assert value_check.is_hit(results[-1]) is wrong
     assert add_value_check(copy.graph, lambda node: None, module) is None
     with pytest.raises(ValueError, match="amax"):
         add_value_check(

@@ -69,9 +69,9 @@ def call(function: Callable[..., Any], module: types.ModuleType) -> Any:
     return [result, x, gradients]
 
 
-def same(item: Any, other: Any) -> bool:
+def is_same(item: Any, other: Any) -> bool:
     if isinstance(item, (tuple, list)):
-        return len(item) == len(other) and all(map(same, item, other))
+        return len(item) == len(other) and all(map(is_same, item, other))
     if not isinstance(item, torch.Tensor):
         return type(item) is type(other) and bool(item == other)
     facts = ("dtype", "shape", "device", "requires_grad", "__class__")
@@ -90,7 +90,7 @@ def run(text: str, form: int, folder: Path, name: str) -> dict[str, Any]:
     fast, differences = tracer_core.compile(module.run, backend=BACKEND), []
     for _ in range(CALLS):
         want, got = call(module.run, module), call(fast, module)
-        if not (want == got if isinstance(want, str) else same(want, got)):
+        if not (want == got if isinstance(want, str) else is_same(want, got)):
             differences.append(f"{got}, expected {want}")
     rows = tracer_core.last_compile(fast)
     said = rows[0].text if rows and rows[0].name == "persistent_cache" else ""

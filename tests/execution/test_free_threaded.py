@@ -109,13 +109,13 @@ def test_a_training_step_of_each_thread(backend):
 
     def work(number):
         net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        twin = copy.deepcopy(net)
-        mine, other = (torch.optim.SGD(n.parameters(), 0.1, momentum=0.9) for n in (net, twin))
+        reference = copy.deepcopy(net)
+        mine, other = (torch.optim.SGD(n.parameters(), 0.1, momentum=0.9) for n in (net, reference))
         fast = tracer_core.compile(lambda x: step(net, mine, x), backend=backend)
         for _ in range(5):
             x = torch.randn(5, 4)
-            compare(step(twin, other, x), fast(x))
-        compare(dict(twin.named_parameters()), dict(net.named_parameters()))
+            compare(step(reference, other, x), fast(x))
+        compare(dict(reference.named_parameters()), dict(net.named_parameters()))
 
     together(work)
 
@@ -130,12 +130,12 @@ def test_backwards_of_one_compiled_loss(backend):
 
     def work(number):
         net = torch.nn.Linear(4, 4)
-        twin = copy.deepcopy(net)
+        reference = copy.deepcopy(net)
         for _ in range(CALLS):
             x = torch.randn(5, 4)
             fast(net, x).backward()
-            loss(twin, x).backward()
-        compare(twin.weight.grad, net.weight.grad)
+            loss(reference, x).backward()
+        compare(reference.weight.grad, net.weight.grad)
 
     together(work)
 

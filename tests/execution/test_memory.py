@@ -162,8 +162,8 @@ def test_many_short_lived_objects():
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
     assert_flat(lambda i: fast(Box(k=2), X), 2_000)
     function = markers.compiled(fast).function
-    (segment,) = function.runtime.regions.starts.values()
-    assert len(segment._roots) <= 1
+    (region,) = function.runtime.regions.starts.values()
+    assert len(region._roots) <= 1
     assert all(
         len(r.entry_function.__globals__["guard_cache"]._fast_paths) <= 1 for r in function.records
     )

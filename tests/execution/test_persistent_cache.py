@@ -16,7 +16,7 @@ import torch
 
 import tracer_core
 from tests.execution.changed_programs import CHANGED
-from tests.support.persistent_programs import PLAIN, captures, told
+from tests.support.persistent_programs import PLAIN, cache_status, captures
 from tracer_core.execution.store import persistent_cache
 
 _names = (f"kept_program_{number}" for number in itertools.count())
@@ -169,7 +169,7 @@ def test_other_sizes_and_settings_are_named(program):
     assert "x.shape == (6,)" in program.check(torch.ones(3, 2))
     program.started(PLAIN)
     program.fast(X)
-    assert "is_grad_enabled() is False" in told(program.fast)
+    assert "is_grad_enabled() is False" in cache_status(program.fast)
 
 
 # -- what is compiled
@@ -208,7 +208,7 @@ def test_modules_methods_and_decorated_functions_are_found(program):
             torch.testing.assert_close(method(X), net.other(X))
             torch.testing.assert_close(module.decorated(X), X + 7)
         for value in (called, method, module.decorated):
-            assert told(value).startswith(expected)
+            assert cache_status(value).startswith(expected)
         with torch.no_grad():
             called.inner.weight.mul_(2)  # other values of parameters are inputs
             torch.testing.assert_close(called(X), net(X))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.persistent_programs import PLAIN, captures, told
+from tests.support.persistent_programs import PLAIN, cache_status, captures
 from tracer_core import markers
 from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.execution.store import persistent_cache
@@ -48,7 +48,7 @@ def test_what_runs_natively_does_so_at_once_in_a_later_process(program, judged):
     for _ in range(MAX_VERDICT_USES):
         function = judged()
         assert isinstance(function.runtime.regions.positional[1], EagerRegion)
-        assert "an earlier process found this" in told(program.fast)
+        assert "an earlier process found this" in cache_status(program.fast)
         assert captures(program.fast) == 0 and not function.loaded
     x = X.clone().requires_grad_()  # the other grad mode has its own graphs
     torch.testing.assert_close(program.fast(x), torch.relu(x) * 2 + 1)
@@ -184,7 +184,7 @@ def test_two_functions_of_one_name_have_their_own_entries(program):
         assert program.check(X).startswith(expected)
         with torch.no_grad():
             torch.testing.assert_close(other(X), X * 3)
-        assert told(other).startswith(expected)
+        assert cache_status(other).startswith(expected)
 
 
 def test_closures_of_one_code_share_entries_whose_guards_decide(program):

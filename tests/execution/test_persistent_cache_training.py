@@ -11,8 +11,8 @@ import torch
 import tracer_core
 from tests.support.comparison import assert_same_training
 from tests.support.persistent_programs import (
+    cache_status,
     captures,
-    told,
 )
 from tests.support.stored_backend import OTHER_RNG, as_its_rng
 from tracer_core.aot import saved_rng
@@ -59,7 +59,7 @@ def test_forward_and_backward_are_found(program):
                 item(inputs).square().sum().backward()
             torch.testing.assert_close(x.grad, y.grad)
         assert_same_training(net, theirs)
-        assert told(fast).startswith(expected)
+        assert cache_status(fast).startswith(expected)
         assert captures(fast) == (expected == "miss")
 
 
@@ -67,13 +67,13 @@ def test_gradients_are_those_of_float64(program):
     text = MODEL.replace("0.3, self.training", "0.0")
     for _ in range(2):
         net, _ = pair(program.started(text))
-        truth = copy.deepcopy(net).double()
+        exact = copy.deepcopy(net).double()
         fast = tracer_core.compile(net)
         fast(data()).square().sum().backward()
-        truth(data(torch.float64)).square().sum().backward()
-        for parameter, other in zip(net.parameters(), truth.parameters(), strict=True):
+        exact(data(torch.float64)).square().sum().backward()
+        for parameter, other in zip(net.parameters(), exact.parameters(), strict=True):
             torch.testing.assert_close(parameter.grad.double(), other.grad, rtol=1e-4, atol=1e-4)
-    assert told(fast).startswith("hit")
+    assert cache_status(fast).startswith("hit")
 
 
 def test_a_gradient_of_a_gradient(program):
@@ -198,7 +198,7 @@ def test_numbers_of_kernels_are_kept_for_gradients_that_no_graph_computes(
             actual = gradients_of(program.fast, seed, *case)
             with as_its_rng():
                 torch.testing.assert_close(actual, gradients_of(module.run, seed, *case))
-    assert told(program.fast).startswith("hit") and captures(program.fast) == 0
+    assert cache_status(program.fast).startswith("hit") and captures(program.fast) == 0
     assert len(again) == len(others)
 
 
@@ -228,7 +228,7 @@ def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypat
     for expected in ("nothing was stored of this function", "does not save those of rand"):
         program.started(text, backend=OTHER_RNG)
         gradients_of(program.fast, 0, [0])
-        assert expected in told(program.fast)
+        assert expected in cache_status(program.fast)
         assert captures(program.fast) == 1
 
 
@@ -277,7 +277,7 @@ def test_whole_steps_are_found(program, make):
             torch.testing.assert_close(parameter, two)
         for item, two in zip(ours.state.values(), other.state.values(), strict=True):
             torch.testing.assert_close(item, two)
-        assert told(fast).startswith(expected)
+        assert cache_status(fast).startswith(expected)
         assert captures(fast) == n_captures  # in the last call that captured
         assert tracer_core.progress(fast, wait=60).is_done
 
@@ -326,4 +326,4 @@ def test_a_forward_is_kept_when_its_backward_has_run(program, fresh_cache):
     y = data().requires_grad_()
     program.fast(y).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
-    assert told(program.fast).startswith("hit") and captures(program.fast) == 0
+    assert cache_status(program.fast).startswith("hit") and captures(program.fast) == 0

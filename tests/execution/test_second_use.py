@@ -58,15 +58,15 @@ def accumulating(layers):
 
 def test_a_program_that_drops_its_gradients_compiles_at_the_second_call():
     model, step = accumulating(MANY)
-    twin = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     fast = tracer_core.compile(step)
     for call in range(4):
         model.zero_grad()
-        twin.zero_grad()
-        loss, expected = fast(X), twin(X).square().mean()
+        reference.zero_grad()
+        loss, expected = fast(X), reference(X).square().mean()
         expected.backward()
         torch.testing.assert_close(loss, expected.detach())
-        for parameter, other in zip(model.parameters(), twin.parameters(), strict=True):
+        for parameter, other in zip(model.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(parameter.grad, other.grad)
         assert len(compiled_graphs(fast)) == (call > 0)
 
@@ -86,11 +86,11 @@ def test_state_that_a_module_makes_at_its_first_call():
             return x + self.table
 
     module = Cached().eval()
-    twin = copy.deepcopy(module)
+    reference = copy.deepcopy(module)
     fast = tracer_core.compile(module)
     with torch.no_grad():
         for _ in range(3):
-            torch.testing.assert_close(fast(X), twin(X))
+            torch.testing.assert_close(fast(X), reference(X))
     assert module.table is not None
 
 

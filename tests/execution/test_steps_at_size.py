@@ -143,17 +143,19 @@ def test_a_counter_that_lags_behind_gets_a_number_of_its_own() -> None:
 
 
 def test_counters_that_a_checkpoint_sets_are_read_anew() -> None:
-    side, twin = step_of(3, "AdamW"), step_of(3, "AdamW")
+    side, reference = step_of(3, "AdamW"), step_of(3, "AdamW")
     compiled = tracer_core.compile(side.step, backend="eager")
     for number in range(6):
         if number == 3:
-            for value in (side, twin):
+            for value in (side, reference):
                 saved = value.watched[1].state_dict()
                 for state in saved["state"].values():
                     state["step"] = torch.tensor(100.0)
                 value.watched[1].load_state_dict(saved)
-        assert torch.equal(compiled(X), twin.step(X))
-    for ours, eager in zip(side.watched[0].parameters(), twin.watched[0].parameters(), strict=True):
+        assert torch.equal(compiled(X), reference.step(X))
+    for ours, eager in zip(
+        side.watched[0].parameters(), reference.watched[0].parameters(), strict=True
+    ):
         assert torch.equal(ours, eager)
 
 
@@ -235,8 +237,8 @@ def test_gradients_that_the_program_still_reads_stay() -> None:
 
 def test_a_step_that_raises_leaves_what_eager_leaves() -> None:
     table = torch.nn.Embedding(4, 4)
-    twin = torch.nn.Embedding(4, 4)
-    twin.load_state_dict(table.state_dict())
+    reference = torch.nn.Embedding(4, 4)
+    reference.load_state_dict(table.state_dict())
 
     def make(module: Any) -> Any:
         optimizer = torch.optim.SGD(module.parameters(), lr=1e-2)
@@ -250,7 +252,7 @@ def test_a_step_that_raises_leaves_what_eager_leaves() -> None:
 
         return step
 
-    ours, eager = tracer_core.compile(make(table)), make(twin)
+    ours, eager = tracer_core.compile(make(table)), make(reference)
     good, bad = torch.tensor([0, 1]), torch.tensor([0, 9])
     for at in (good, good, good, bad, good):
         if at is bad:
@@ -258,10 +260,10 @@ def test_a_step_that_raises_leaves_what_eager_leaves() -> None:
                 ours(at)
             with pytest.raises(IndexError):
                 eager(at)
-            assert table.weight.grad is None and twin.weight.grad is None
+            assert table.weight.grad is None and reference.weight.grad is None
         else:
             torch.testing.assert_close(ours(at), eager(at))
-    torch.testing.assert_close(table.weight, twin.weight)
+    torch.testing.assert_close(table.weight, reference.weight)
 
 
 def test_captures_that_give_nothing_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,37 +60,38 @@ def check(name: str, backend: str) -> None:
     import torch
 
     import tracer_core
+    from tests.support.comparison import assert_same
 
     x = torch.randn(3, 4)
 
-    def same(function: Any, *args: Any, **kwargs: Any) -> None:
+    def check_calls(function: Any, *args: Any, **kwargs: Any) -> None:
         fast = tracer_core.compile(function, backend=backend)
         for _ in range(2):
-            torch.testing.assert_close(fast(*args, **kwargs), function(*args, **kwargs))
+            assert_same(fast(*args, **kwargs), function(*args, **kwargs))
 
     def work(x: Any) -> Any:
         return torch.sin(x) * 2
 
-    same(named(work, name), x)  # file and function
+    check_calls(named(work, name), x)  # file and function
 
     def breaks(x: Any) -> Any:
         y = torch.cos(x)
         tracer_core.graph_break()
         return y + 1
 
-    same(named(breaks, name), x)
+    check_calls(named(breaks, name), x)
 
     def keywords(**argument: Any) -> Any:
         return sum(value * 2 for value in argument.values())
 
-    same(keywords, **{name: x, "other": x})
-    same(lambda table: table[name] + table.get(name), {name: x, 1: x})  # keys
+    check_calls(keywords, **{name: x, "other": x})
+    check_calls(lambda table: table[name] + table.get(name), {name: x, 1: x})  # keys
 
     parameter = identifier(name)
     space: dict[str, Any] = {"torch": torch}
     exec(f"def f({parameter}, *, k{parameter}=2):\n    return {parameter} * k{parameter}", space)
-    same(space["f"], x)
-    same(space["f"], x, **{ast.parse(f"k{parameter}").body[0].value.id: 3})  # type: ignore[attr-defined]
+    check_calls(space["f"], x)
+    check_calls(space["f"], x, **{ast.parse(f"k{parameter}").body[0].value.id: 3})  # type: ignore[attr-defined]
 
     attribute = name.replace(".", "") or "a"
     module = torch.nn.Module()
@@ -100,7 +101,7 @@ def check(name: str, backend: str) -> None:
     module.add_module(attribute, torch.nn.Linear(4, 4))
     module.register_buffer(attribute + "n", torch.randn(4))
     with torch.no_grad():
-        same(module.forward, x)
+        check_calls(module.forward, x)
 
     def reads(x: Any) -> Any:
         return torch.relu(x) + THING  # type: ignore[name-defined]
@@ -111,5 +112,5 @@ def check(name: str, backend: str) -> None:
         reads.__closure__,
     )  # fmt: skip
     made.__module__ = name
-    same(made, x)
+    check_calls(made, x)
     assert not vars(builtins).pop("planted", False), f"{name!r} ran"

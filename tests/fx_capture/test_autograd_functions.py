@@ -38,7 +38,7 @@ class Needs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):
         ctx.save_for_backward(x, y)
-        ctx.told = ctx.needs_input_grad
+        ctx.needed_gradients = ctx.needs_input_grad
         return x * y if all(ctx.needs_input_grad) else x * y + 1
 
     @staticmethod
@@ -46,7 +46,7 @@ class Needs(torch.autograd.Function):
         x, y = ctx.saved_tensors
         return tuple(
             g * other * 3 if needed else None
-            for other, needed in zip((y, x), ctx.told, strict=True)
+            for other, needed in zip((y, x), ctx.needed_gradients, strict=True)
         )
 
 

@@ -14,7 +14,7 @@ from torch._higher_order_ops.map import map as torch_map
 from torch.utils import _pytree as pytree
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.gradients import same_gradients
 from tracer_core.testing import CaptureCounter, compare
 
@@ -136,7 +136,7 @@ def test_modules_seen_once():
         torch.manual_seed(0)
         return Shared()
 
-    twin(make, (X,), (Y,), tie, (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), tie, (X,), breaks=0)
 
 
 # Predicates
@@ -203,7 +203,7 @@ def test_a_scripted_function_is_replaced():
         return (lambda x: box.function(x, 3)), box
 
     other = torch.jit.script(negated)
-    twin(make, (X,), lambda box: setattr(box, "function", other), (X,), breaks=0)
+    compare_with_eager(make, (X,), lambda box: setattr(box, "function", other), (X,), breaks=0)
 
 
 def negated(x: torch.Tensor, n: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.errors import MarkedSizeError
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import CaptureCounter
@@ -326,7 +326,7 @@ def test_a_number_of_an_object_that_changes_beside_a_size():
     steps = []
     for n in (4, 6, 9, 17):
         steps += [(torch.ones(n, 2),), faster]
-    twin(make, *steps, graphs=2, breaks=0)
+    compare_with_eager(make, *steps, graphs=2, breaks=0)
 
 
 def test_a_batch_of_tokens_that_changes_in_one_size_is_taken_to_change_in_both():

@@ -133,7 +133,7 @@ def test_a_number_of_a_module_and_a_size_in_one_number():
         def forward(self, x):
             return x * (self.scale / x.shape[0])
 
-    from tests.support.eager_reference import twin
+    from tests.support.eager_reference import compare_with_eager
 
     def change(module):
         module.scale += 0.25
@@ -143,7 +143,7 @@ def test_a_number_of_a_module_and_a_size_in_one_number():
         return module, module
 
     calls = rows(4, 6, 9, 17, 5)
-    twin(
+    compare_with_eager(
         make,
         calls[0],
         change,

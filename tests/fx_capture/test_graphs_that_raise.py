@@ -13,7 +13,7 @@ from torch import nn
 
 import tracer_core
 from tests.support.copied_tensors import copied_tensors
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.testing import CaptureCounter, compare
 
@@ -81,7 +81,7 @@ RAISES = {
 @pytest.mark.parametrize("name", RAISES)
 def test_after_a_write(name):
     check, right, wrong = RAISES[name]
-    twin(
+    compare_with_eager(
         logs(write_then(check)), (X, right), (X, wrong), (X, right), (X, wrong), graphs=1, breaks=0
     )
 
@@ -100,7 +100,7 @@ def test_nobody_reads_the_result(name, backend):
         return x * 2
 
     steps = [(X, value) for value in (right, wrong, right)]
-    twin(logs(unread), *steps, graphs=1, breaks=0, backend=backend)
+    compare_with_eager(logs(unread), *steps, graphs=1, breaks=0, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
@@ -110,7 +110,7 @@ def test_nobody_reads_what_is_indexed(backend):
         return x * 2
 
     steps = [(X, torch.tensor(value)) for value in ([0, 1], [0, 7], [-1, -1], [-9, 0])]
-    twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
+    compare_with_eager(logs(body), *steps, graphs=1, breaks=0, backend=backend)
 
 
 WRITES = {
@@ -129,7 +129,7 @@ def test_nobody_reads_what_is_written(name, backend):
         return x * 2
 
     steps = [(X, torch.tensor(value)) for value in ([0, 0], [0, 1], [1, 2], [0, 1])]
-    twin(logs(body), *steps, graphs=1, breaks=0, backend=backend)
+    compare_with_eager(logs(body), *steps, graphs=1, breaks=0, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
@@ -157,7 +157,9 @@ def test_nobody_reads_a_loss(backend):
 
 
 def test_on_the_first_call():
-    twin(logs(write_then(lambda x, i: x[i])), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0)
+    compare_with_eager(
+        logs(write_then(lambda x, i: x[i])), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0
+    )
 
 
 def test_types_that_only_the_real_operator_refuses():
@@ -168,7 +170,9 @@ def test_types_that_only_the_real_operator_refuses():
         return x
 
     numbers = torch.arange(6).reshape(2, 3)
-    twin(logs(body), (numbers, torch.ones(2, 3)), (numbers, torch.ones(2, 3)), (numbers, numbers))
+    compare_with_eager(
+        logs(body), (numbers, torch.ones(2, 3)), (numbers, torch.ones(2, 3)), (numbers, numbers)
+    )
 
 
 def test_the_program_catches_the_error():
@@ -182,7 +186,7 @@ def test_the_program_catches_the_error():
             y = x + 1
         return y
 
-    twin(logs(body), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0)
+    compare_with_eager(logs(body), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0)
 
 
 def test_writes_through_a_view():
@@ -192,7 +196,7 @@ def test_writes_through_a_view():
         log.append(tuple(row.shape))
         return x[other]
 
-    twin(logs(body), (X, IN), (X, OUT), (X, IN))
+    compare_with_eager(logs(body), (X, IN), (X, OUT), (X, IN))
 
 
 def test_an_operator_that_writes_and_raises():
@@ -201,7 +205,7 @@ def test_an_operator_that_writes_and_raises():
         log.append("added")
         return x
 
-    twin(logs(body), (X, IN), (X, OUT), (X, IN), (X, OUT))
+    compare_with_eager(logs(body), (X, IN), (X, OUT), (X, IN), (X, OUT))
 
 
 def test_a_buffer_and_a_loss():
@@ -220,7 +224,7 @@ def test_a_buffer_and_a_loss():
         return net, net
 
     right, wrong = torch.tensor([0, 1, 4]), torch.tensor([0, 1, 7])
-    twin(make, (X, right), (X, wrong), (X, right), graphs=1, breaks=0)
+    compare_with_eager(make, (X, right), (X, wrong), (X, right), graphs=1, breaks=0)
 
 
 def test_under_inference_mode():
@@ -233,7 +237,7 @@ def test_under_inference_mode():
     same(fn, (X, IN), (X, OUT))
     with torch.inference_mode():
         kept = X.clone()
-        twin(logs(write_then(lambda x, i: x[i])), (kept, IN), (kept, OUT), (kept, IN))
+        compare_with_eager(logs(write_then(lambda x, i: x[i])), (kept, IN), (kept, OUT), (kept, IN))
 
 
 def test_a_buffer_that_a_write_ties_to_a_parameter():
@@ -244,7 +248,7 @@ def test_a_buffer_that_a_write_ties_to_a_parameter():
         log.append("tied")
         return x[other]
 
-    twin(logs(body), (X, IN), (X, OUT), (X, IN))
+    compare_with_eager(logs(body), (X, IN), (X, OUT), (X, IN))
 
 
 def test_a_custom_function_raises():
@@ -269,7 +273,7 @@ def test_a_custom_function_raises():
         return Checked.apply(checked(x * other))
 
     with torch.no_grad():
-        twin(
+        compare_with_eager(
             logs(body),
             (X.abs(), torch.ones(4)),
             (X.abs(), torch.full((4,), 1e8)),
@@ -324,7 +328,7 @@ def test_an_index_that_was_checked_is_not_checked_again(monkeypatch):
         caches = [torch.zeros(8, 4) for _ in range(6)]
         return (lambda position, x: step(caches, position, x)), caches
 
-    twin(
+    compare_with_eager(
         make, (torch.tensor([0]), torch.ones(1, 4)), (torch.tensor([9]), torch.ones(1, 4)), graphs=1
     )
     assert [len(spare.always) for spare in spares] == [1]
@@ -340,7 +344,7 @@ def test_an_interrupted_loop_goes_on_after_the_error():
         log.append("again")
         return x[other]
 
-    twin(logs(body), (X, IN), (X, OUT), (X, IN), kinds=("data_dependent_value",))
+    compare_with_eager(logs(body), (X, IN), (X, OUT), (X, IN), kinds=("data_dependent_value",))
 
 
 def test_kernels_that_write_before_they_check():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import tracer_core
-from tests.support.eager_reference import View, same, twin
+from tests.support.eager_reference import View, compare_with_eager, same
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -171,7 +171,7 @@ def test_attributes_of_a_thread_are_set():
 
         return f, View(lambda: (scope.calls, scope.last, hasattr(scope, "gone")))
 
-    twin(make, (X,), (Y,), (X,), (Y,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (Y,), (X,), (Y,), breaks=0, recompiles=1)
 
 
 def test_a_break_between_attributes_of_a_thread():
@@ -187,4 +187,4 @@ def test_a_break_between_attributes_of_a_thread():
 
         return f, View(lambda: vars(scope).copy())
 
-    twin(make, (X,), (Y,), breaks=1)
+    compare_with_eager(make, (X,), (Y,), breaks=1)

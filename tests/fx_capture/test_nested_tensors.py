@@ -160,12 +160,14 @@ def test_gradients(program, backend):
     compiled = tracer_core.compile(other, backend=backend, fullgraph=True)
     for seed, lengths in enumerate([(3, 5), (4, 7), (2, 9)]):
         values, offsets = packed(seed, *lengths)
-        truths = differentiated(exact, values.double(), offsets)
-        for got, truth in zip(differentiated(compiled, values, offsets), truths, strict=True):
-            if truth is None:  # nested_tensor() takes no gradients back to its list
+        exact_values = differentiated(exact, values.double(), offsets)
+        for got, in_float64 in zip(
+            differentiated(compiled, values, offsets), exact_values, strict=True
+        ):
+            if in_float64 is None:  # nested_tensor() takes no gradients back to its list
                 assert got is None
             else:
-                torch.testing.assert_close(got.double(), truth, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(got.double(), in_float64, rtol=1e-4, atol=1e-4)
 
 
 # -- as inputs --

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.contract.specs import Role
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import CaptureCounter, compare
@@ -178,7 +178,7 @@ OF_CLASSES = {
 @pytest.mark.parametrize("name", OF_CLASSES)
 def test_a_number_of_a_class_is_an_input_from_its_first_change(name):
     steps = [step for n in (*NUMBERS, *NUMBERS) for step in (_sets_size(n), (X,))]
-    twin(_class_program(OF_CLASSES[name]), *steps, graphs=2, breaks=0)
+    compare_with_eager(_class_program(OF_CLASSES[name]), *steps, graphs=2, breaks=0)
 
 
 def _sets_size(n):
@@ -194,7 +194,7 @@ def test_a_number_of_a_class_that_an_instance_then_has_itself():
 
     changes = [_sets_size(5), _sets_size(6), own(7), own(8), _sets_size(9), gone]
     steps = [step for change in changes for step in (change, (X,))]
-    twin(_class_program(OF_CLASSES["an_instance"]), *steps, breaks=0)
+    compare_with_eager(_class_program(OF_CLASSES["an_instance"]), *steps, breaks=0)
 
 
 def test_a_number_of_a_class_that_becomes_a_descriptor():
@@ -211,7 +211,7 @@ def test_a_number_of_a_class_that_becomes_a_descriptor():
     def sets(n):
         return lambda cls: setattr(cls, "size", n)
 
-    twin(make, sets(5), (X,), sets(6), (X,), describe, (X,), breaks=0)
+    compare_with_eager(make, sets(5), (X,), sets(6), (X,), describe, (X,), breaks=0)
 
 
 def test_a_counter_of_a_class_counts_in_one_graph():
@@ -226,7 +226,7 @@ def test_a_counter_of_a_class_counts_in_one_graph():
 
         return Layer(), types.SimpleNamespace(cls=Layer)
 
-    twin(make, *[(X,)] * 12, graphs=2, breaks=0)
+    compare_with_eager(make, *[(X,)] * 12, graphs=2, breaks=0)
 
 
 def test_defaults_globals_cells_and_modules():
@@ -245,7 +245,7 @@ def test_defaults_globals_cells_and_modules():
         return program, change
 
     steps = [step for n in NUMBERS for step in (lambda change, n=n: change(n), (X,))]
-    twin(make, *steps, graphs=2, breaks=0)
+    compare_with_eager(make, *steps, graphs=2, breaks=0)
 
 
 def test_a_module_s_numbers():
@@ -270,7 +270,7 @@ def test_a_module_s_numbers():
         return step
 
     steps = [step for n in NUMBERS for step in (change(n), (X,))]
-    twin(make, *steps, graphs=2, breaks=0)
+    compare_with_eager(make, *steps, graphs=2, breaks=0)
 
 
 def test_a_type_that_changes_is_another_specialization():

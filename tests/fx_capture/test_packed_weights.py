@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tracer_core.testing import CaptureCounter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -35,15 +35,17 @@ def layers(dtype: torch.dtype = torch.qint8) -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_layers_are_one_graph(backend: str, dtype: torch.dtype) -> None:
     with torch.no_grad():
-        twin(lambda: layers(dtype), (X,), (Y,), (X * 3,), graphs=1, breaks=0, backend=backend)
-        twin(lambda: layers(dtype), (X,), breaks=0, backend=backend, fullgraph=True)
+        compare_with_eager(
+            lambda: layers(dtype), (X,), (Y,), (X * 3,), graphs=1, breaks=0, backend=backend
+        )
+        compare_with_eager(lambda: layers(dtype), (X,), breaks=0, backend=backend, fullgraph=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_other_sizes_are_one_more_graph(backend: str) -> None:
     sizes = [(torch.randn(n, 8),) for n in (3, 5, 7, 9)]
     with torch.no_grad():
-        twin(layers, *sizes, graphs=2, breaks=0, backend=backend)
+        compare_with_eager(layers, *sizes, graphs=2, breaks=0, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -60,7 +62,7 @@ def test_a_layer_that_is_called_twice(backend: str) -> None:
             torch.set_rng_state(state)
             return make()
 
-        twin(same, (X,), (Y,), graphs=1, breaks=0, backend=backend)
+        compare_with_eager(same, (X,), (Y,), graphs=1, breaks=0, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -74,7 +76,7 @@ def test_new_weights_are_seen(backend: str) -> None:
         return net, net
 
     with torch.no_grad():
-        twin(make, (X,), other, (X,), (Y,), breaks=0, backend=backend)
+        compare_with_eager(make, (X,), other, (X,), (Y,), breaks=0, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -92,7 +94,7 @@ def test_recurrent_layers_are_one_graph(kind: Any, backend: str) -> None:
 
     calls = [(torch.randn(5, 2, 8),) for _ in range(3)]
     with torch.no_grad():
-        twin(lambda: quantized(Net()), *calls, graphs=1, breaks=0, backend=backend)
+        compare_with_eager(lambda: quantized(Net()), *calls, graphs=1, breaks=0, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -136,4 +138,4 @@ def test_what_is_made_inside_breaks_the_graph() -> None:
         return torch.ops.quantized.linear_dynamic(x + 1, packed, reduce_range=True) * 2
 
     with torch.no_grad():
-        twin(lambda: program, (X,), (Y,))
+        compare_with_eager(lambda: program, (X,), (Y,))

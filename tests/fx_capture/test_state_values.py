@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 
 BACKENDS = ("eager", "aten_eager", "inductor")
 
@@ -42,7 +42,7 @@ class RunningMean(torch.nn.Module):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_counter_chooses_the_branch(backend: str) -> None:
-    seen = twin(RunningMean, *rows(4), graphs=2, breaks=0, backend=backend)
+    seen = compare_with_eager(RunningMean, *rows(4), graphs=2, breaks=0, backend=backend)
     state = seen.compiled.state_dict()
     assert state["n"] == 4
 
@@ -53,14 +53,16 @@ def _set(value: float) -> Callable[[Any], None]:
 
 def test_a_counter_that_the_program_sets_back_is_asked_in_each_call() -> None:
     data = rows(5)
-    twin(RunningMean, data[0], data[1], _set(0), data[2], data[3], _set(0), data[4], graphs=2)
+    compare_with_eager(
+        RunningMean, data[0], data[1], _set(0), data[2], data[3], _set(0), data[4], graphs=2
+    )
 
 
 def test_another_tensor_in_its_place_is_asked() -> None:
     def replace(module: Any) -> None:
         module.n = torch.tensor(0)
 
-    twin(RunningMean, *rows(2), replace, *rows(2, 1), graphs=2, breaks=0)
+    compare_with_eager(RunningMean, *rows(2), replace, *rows(2, 1), graphs=2, breaks=0)
 
 
 def test_a_write_without_a_version_is_seen() -> None:
@@ -72,7 +74,9 @@ def test_a_write_without_a_version_is_seen() -> None:
     def by_data(module: Any) -> None:
         module.n.data.zero_()
 
-    twin(RunningMean, *rows(2), by_numpy, *rows(2, 1), by_data, *rows(2, 2), graphs=2, breaks=0)
+    compare_with_eager(
+        RunningMean, *rows(2), by_numpy, *rows(2, 1), by_data, *rows(2, 2), graphs=2, breaks=0
+    )
 
 
 class Schedule(torch.nn.Module):
@@ -96,7 +100,7 @@ class Schedule(torch.nn.Module):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_numbers_are_read_behind_writes(backend: str) -> None:
-    seen = twin(Schedule, *rows(8), breaks=0, backend=backend)
+    seen = compare_with_eager(Schedule, *rows(8), breaks=0, backend=backend)
     assert len(seen.counter.graphs) <= 4
 
 
@@ -124,7 +128,7 @@ def test_steps_of_a_table_are_indices(backend: str) -> None:
     def other(sampler: Any) -> None:
         sampler.steps = torch.tensor([8, 5, 2, 1])
 
-    seen = twin(Sampler, *rows(2), other, *rows(2, 1), breaks=0, backend=backend)
+    seen = compare_with_eager(Sampler, *rows(2), other, *rows(2, 1), breaks=0, backend=backend)
     assert len(seen.counter.graphs) <= 3
 
 
@@ -148,7 +152,7 @@ class Padded(torch.nn.Module):
 
 
 def test_sizes_of_padding_are_numbers() -> None:
-    twin(Padded, (torch.randn(2, 7),), (torch.randn(2, 7),), graphs=1, breaks=0)
+    compare_with_eager(Padded, (torch.randn(2, 7),), (torch.randn(2, 7),), graphs=1, breaks=0)
 
 
 def test_arguments_are_not_read() -> None:
@@ -161,7 +165,7 @@ def test_arguments_are_not_read() -> None:
         return x - 1
 
     x = torch.randn(3)
-    twin(lambda: run, (x, torch.tensor(True)), (x, torch.tensor(False)), breaks=1)
+    compare_with_eager(lambda: run, (x, torch.tensor(True)), (x, torch.tensor(False)), breaks=1)
 
 
 def test_a_branch_that_goes_every_way_becomes_a_break() -> None:
@@ -179,7 +183,7 @@ def test_a_branch_that_goes_every_way_becomes_a_break() -> None:
             self.side += 1
             return x
 
-    seen = twin(Coin, *rows(20))
+    seen = compare_with_eager(Coin, *rows(20))
     assert seen.counter.breaks
 
 
@@ -197,7 +201,7 @@ def test_two_buffers_of_one_memory() -> None:
                 return x + 1
             return x - 1
 
-    twin(Shared, *rows(4))
+    compare_with_eager(Shared, *rows(4))
 
 
 def test_a_view_that_is_written_to() -> None:
@@ -215,7 +219,7 @@ def test_a_view_that_is_written_to() -> None:
                 return x + self.slots.sum()
             return x - self.slots.sum().item()
 
-    twin(Slots, *rows(5), breaks=0)
+    compare_with_eager(Slots, *rows(5), breaks=0)
 
 
 def test_what_the_graph_computes_of_data_is_not_read() -> None:
@@ -232,7 +236,7 @@ def test_what_the_graph_computes_of_data_is_not_read() -> None:
                 return x / self.peak
             return x
 
-    twin(Peak, *rows(6))
+    compare_with_eager(Peak, *rows(6))
 
 
 def test_nan_and_negative_zero() -> None:
@@ -249,7 +253,7 @@ def test_nan_and_negative_zero() -> None:
     def negative_zero(module: Any) -> None:
         module.value.fill_(-0.0)
 
-    seen = twin(Edge, *rows(2), negative_zero, *rows(2, 1), breaks=0)
+    seen = compare_with_eager(Edge, *rows(2), negative_zero, *rows(2, 1), breaks=0)
     assert str(seen.results[-1][1]) == "-0.0"
 
 
@@ -277,7 +281,7 @@ def test_inside_autocast_and_no_grad() -> None:
         module.load_state_dict(result)
         return module
 
-    twin(make, *rows(3), graphs=2, breaks=0)
+    compare_with_eager(make, *rows(3), graphs=2, breaks=0)
 
 
 def test_learned_numbers_are_data() -> None:
@@ -291,7 +295,7 @@ def test_learned_numbers_are_data() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2 if self.gate > 0 else x
 
-    twin(Gate, *rows(2), breaks=1)
+    compare_with_eager(Gate, *rows(2), breaks=1)
 
 
 def test_counters_that_come_to_share_memory() -> None:

@@ -11,6 +11,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 import tracer_core
+from tests.support.comparison import assert_same
 from tracer_core.testing import CaptureCounter
 
 BACKENDS = ("aten_eager", "inductor")
@@ -29,7 +30,7 @@ def tensors(*, rows=ROWS, columns=COLUMNS, heads=4, width=16, dtype=torch.float3
     ]
 
 
-def same(attend, value, backend, tolerance=1e-5):
+def check_gradients(attend, value, backend, tolerance=1e-5):
     """Two calls of the compiled function give eager's results and gradients."""
     compiled = tracer_core.compile(attend, backend=backend, fullgraph=True)
     leaves = [item for item in value if isinstance(item, torch.Tensor) and item.requires_grad]
@@ -42,11 +43,8 @@ def same(attend, value, backend, tolerance=1e-5):
             torch.manual_seed(3)
             actual = compiled(*value)
             gradients = torch.autograd.grad(actual, leaves, weight)
-            assert actual.stride() == wanted.stride()
-            for gradient, other in zip([actual, *gradients], [wanted, *exact], strict=True):
-                torch.testing.assert_close(
-                    gradient, other, rtol=tolerance, atol=tolerance, equal_nan=True
-                )
+            assert_same(actual, wanted, rtol=tolerance, atol=tolerance)
+            assert_same(gradients, exact, rtol=tolerance, atol=tolerance, strides=False)
     assert len(counter.graphs) == 1
 
 
@@ -69,27 +67,27 @@ def same(attend, value, backend, tolerance=1e-5):
 )
 def test_arguments(backend, options):
     inputs = tensors(heads=2 if "enable_gqa" in options else 4)
-    same(lambda q, k, v: attention(q, k, v, **options), inputs, backend)
+    check_gradients(lambda q, k, v: attention(q, k, v, **options), inputs, backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_mask_that_is_learned(backend):
     mask = torch.randn(1, 4, ROWS, COLUMNS, requires_grad=True)
-    same(lambda q, k, v, m: attention(q, k, v, m), [*tensors(), mask], backend)
+    check_gradients(lambda q, k, v, m: attention(q, k, v, m), [*tensors(), mask], backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_other_widths_and_fewer_dimensions(backend):
-    same(lambda q, k, v: attention(q, k, v), tensors(width=24), backend)
+    check_gradients(lambda q, k, v: attention(q, k, v), tensors(width=24), backend)
     for dims in (1, 2):  # without batches, without heads
         inputs = [tensor.detach()[(0,) * dims].clone().requires_grad_() for tensor in tensors()]
-        same(lambda q, k, v: attention(q, k, v), inputs, backend)
+        check_gradients(lambda q, k, v: attention(q, k, v), inputs, backend)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_dtypes(dtype):
     inputs = tensors(rows=40, columns=40, dtype=dtype)
-    same(lambda q, k, v: attention(q, k, v, is_causal=True), inputs, "inductor",
+    check_gradients(lambda q, k, v: attention(q, k, v, is_causal=True), inputs, "inductor",
          1e-9 if dtype is torch.float64 else 2e-2)  # fmt: skip
 
 
@@ -98,8 +96,12 @@ def test_dtypes(dtype):
 def test_a_causal_bias_from_outside(made, sizes):
     bias = made(*sizes)
     inputs = tensors(rows=sizes[0], columns=sizes[1], heads=2)
-    same(lambda q, k, v: attention(q, k, v, bias, enable_gqa=True, scale=0.3), inputs, "inductor")
-    same(lambda q, k, v: attention(q, k, v, attn_mask=bias, enable_gqa=True), inputs, "aten_eager")
+    check_gradients(
+        lambda q, k, v: attention(q, k, v, bias, enable_gqa=True, scale=0.3), inputs, "inductor"
+    )
+    check_gradients(
+        lambda q, k, v: attention(q, k, v, attn_mask=bias, enable_gqa=True), inputs, "aten_eager"
+    )
 
 
 def test_a_causal_bias_and_is_causal():
@@ -127,7 +129,7 @@ def test_sequences_of_many_lengths(window):
     def attend(q, k, v):
         return varlen.varlen_attn(q * 2, k, v, ends, ends, 69, 69, window_size=window) * 0.5
 
-    same(attend, inputs, "inductor", 2e-2)
+    check_gradients(attend, inputs, "inductor", 2e-2)
 
 
 def test_transformers_flex_attention():

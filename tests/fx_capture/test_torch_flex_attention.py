@@ -24,7 +24,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tracer_core.errors import GraphBreakError
 from tracer_core.testing import CaptureCounter
 
@@ -319,8 +319,10 @@ def test_errors_are_eagers():
         return flex_attention(q, k, v, block_mask=mask)
 
     mask = create_mask_eagerly(causal)
-    twin(lambda: attend, tuple(tensors(heads=2)), tuple(tensors(columns=ROWS + 1))[:2] + (0,))
-    twin(lambda: masked, tuple(tensors(columns=ROWS + 1)))
+    compare_with_eager(
+        lambda: attend, tuple(tensors(heads=2)), tuple(tensors(columns=ROWS + 1))[:2] + (0,)
+    )
+    compare_with_eager(lambda: masked, tuple(tensors(columns=ROWS + 1)))
 
 
 # -- block masks --
@@ -414,7 +416,7 @@ def test_create_mask_has_eagers_layout():
             ),
         ]
 
-    twin(lambda: masks, (torch.randint(0, 50, (40,)),), breaks=0)
+    compare_with_eager(lambda: masks, (torch.randint(0, 50, (40,)),), breaks=0)
 
 
 def test_one_query_over_a_cache():

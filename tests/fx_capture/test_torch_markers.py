@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -227,7 +227,9 @@ def test_compile_of_a_torch_compiled_function():
     def f(x):
         return x.sin() * 2
 
-    twin(lambda: (torch.compile(f, backend="eager"), None), (X,), (Y,), graphs=1, breaks=0)
+    compare_with_eager(
+        lambda: (torch.compile(f, backend="eager"), None), (X,), (Y,), graphs=1, breaks=0
+    )
 
 
 def test_compile_of_a_decorated_torch_compiled_function():
@@ -241,7 +243,9 @@ def test_compile_of_a_torch_compiled_module():
         m = torch.compile(linear(), backend="eager")
         return m, m
 
-    seen = twin(make, (X,), (Y,), lambda m: m.weight.data.mul_(2), (X,), graphs=1, breaks=0)
+    seen = compare_with_eager(
+        make, (X,), (Y,), lambda m: m.weight.data.mul_(2), (X,), graphs=1, breaks=0
+    )
     assert list(seen.compiled.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
 
 
@@ -250,7 +254,7 @@ def test_torch_compiled_submodule():
         m = nn.Sequential(nn.Tanh(), torch.compile(linear(), backend="eager"), nn.ReLU())
         return m, m
 
-    twin(make, (X,), (Y,), kinds=None)
+    compare_with_eager(make, (X,), (Y,), kinds=None)
 
 
 def test_module_compiled_in_place():
@@ -259,7 +263,7 @@ def test_module_compiled_in_place():
         m.compile(backend="eager")
         return m, m
 
-    twin(make, (X,), (Y,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (Y,), graphs=1, breaks=0)
 
 
 def test_compiled_under_torch_compile():

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import (
     pad_sequence,
 )
 
-from tests.support.eager_reference import Kw, same, twin
+from tests.support.eager_reference import Kw, compare_with_eager, same
 from tests.support.gradients import same_gradients
 from tests.support.seeded_modules import seeded
 
@@ -159,7 +159,7 @@ def test_layer(name):
 def test_layer_in_eval_mode(name):
     make, a, b = LAYERS[name]
     with torch.no_grad():
-        twin(lambda: (seeded(make)().eval(), None), (a,), (b,), graphs=1, breaks=0)
+        compare_with_eager(lambda: (seeded(make)().eval(), None), (a,), (b,), graphs=1, breaks=0)
 
 
 def test_train_and_eval_switched():
@@ -167,7 +167,7 @@ def test_train_and_eval_switched():
         m = seeded(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5)))()
         return m, m
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda m: m.eval(),
@@ -182,7 +182,7 @@ def test_train_and_eval_switched():
 
 
 def test_transformer():
-    twin(
+    compare_with_eager(
         lambda: (seeded(lambda: nn.Transformer(4, 2, 1, 1, 8))(), None),
         (S, T),
         (T, S),
@@ -194,7 +194,7 @@ def test_transformer():
 def test_attention_masks():
     mask = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
     call = (S, S, S, Kw(attn_mask=mask, is_causal=True, average_attn_weights=False))
-    twin(
+    compare_with_eager(
         lambda: (seeded(lambda: nn.MultiheadAttention(4, 2))(), None),
         call,
         call,
@@ -214,7 +214,7 @@ def test_packed_sequences_break():
             out, (h, _) = self.rnn(packed)
             return pad_packed_sequence(out)[0] * 2, h
 
-    twin(
+    compare_with_eager(
         lambda: (seeded(Packed)(), None),
         (S, torch.tensor([5, 3, 2])),
         (T, torch.tensor([2, 3, 5])),
@@ -332,7 +332,7 @@ def test_module_with_state_is_left_as_eager_leaves_it():
         m = seeded(Stateful)()
         return m, m
 
-    twin(make, (X,), (Y,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=0)
 
 
 def test_containers_changed_between_calls():
@@ -345,7 +345,7 @@ def test_containers_changed_between_calls():
         m.d.pop("y")
         m.p["c"] = nn.Parameter(torch.full((4,), 3.0))
 
-    twin(make, (X,), grow, (X,), (Y,), graphs=2, breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), grow, (X,), (Y,), graphs=2, breaks=0, recompiles=1)
 
 
 def test_containers_changed_inside():
@@ -365,7 +365,7 @@ def test_containers_changed_inside():
         m = seeded(Grows)()
         return m, m
 
-    twin(make, (X,), (Y,), (X,), (Y,), breaks=0, graphs=3)
+    compare_with_eager(make, (X,), (Y,), (X,), (Y,), breaks=0, graphs=3)
 
 
 def test_registered_inside():
@@ -380,11 +380,11 @@ def test_registered_inside():
         m = Registers()
         return m, m
 
-    twin(make, (X,), (Y,), (X,), breaks=0, graphs=2)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=0, graphs=2)
 
 
 def test_lazy_modules():
-    twin(
+    compare_with_eager(
         lambda: (seeded(lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()))(), None),
         (X,),
         (Y,),

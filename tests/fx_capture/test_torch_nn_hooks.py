@@ -13,7 +13,7 @@ from torch.nn.utils import (
     weight_norm,
 )
 
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.gradients import same_gradients
 from tests.support.seeded_modules import seeded
 
@@ -85,7 +85,7 @@ def test_hook_added_and_removed():
         m = seeded(three)()
         return m, m
 
-    twin(
+    compare_with_eager(
         make, (X,), lambda m: handles.append(m[0].register_forward_hook(lambda m, a, o: o * 2)),
         (X,), (Y,),
         lambda m: handles.pop(0).remove(), (X,), graphs=2, breaks=0,
@@ -107,7 +107,7 @@ def test_global_hook():
             handles.pop().remove()
 
     try:
-        twin(make, (X,), add, (X,), remove, (Y,), breaks=0)
+        compare_with_eager(make, (X,), add, (X,), remove, (Y,), breaks=0)
     finally:
         remove(None)
 
@@ -152,4 +152,4 @@ def test_parametrization_removed(name, remove):
         m = seeded(PARAMETRIZED[name])()
         return m, m
 
-    twin(made, (X,), remove, (X,), (Y,), graphs=2, breaks=0, recompiles=1)
+    compare_with_eager(made, (X,), remove, (X,), (Y,), graphs=2, breaks=0, recompiles=1)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.gradients import same_gradients
 from tests.support.seeded_modules import seeded
 
@@ -92,7 +92,7 @@ def training(optimizer, **options):
 ])  # fmt: skip
 def test_training_step(optimizer, options):
     """test_training_*.py have more."""
-    twin(training(optimizer, **options), (X,), (Y,), (X,), breaks=0, graphs=2)
+    compare_with_eager(training(optimizer, **options), (X,), (Y,), (X,), breaks=0, graphs=2)
 
 
 def backward(x):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter, compare
 from tracer_core.torch_private import settings
 
@@ -292,7 +292,7 @@ def test_changed_between_calls(name):
         return x @ W, torch.ones(2), torch.tensor(1.5), messages
 
     try:
-        twin(
+        compare_with_eager(
             lambda: f, (X,), (Y,), change, (X,), (Y,), back, (X,), graphs=2, breaks=0, recompiles=1
         )
     finally:

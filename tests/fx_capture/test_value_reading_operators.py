@@ -83,7 +83,7 @@ def test_gradients(program: Any, backend: str) -> None:
 @pytest.mark.parametrize("x", [
     torch.randn(3, 7), torch.randn(7), torch.randn(1, 7), torch.randint(9, (3, 7)), torch.randn(0, 4),
     torch.randn(3, 7, dtype=torch.complex64), torch.randn(3, 4, dtype=torch.float64).t(),
-], ids=str)  # fmt: skip
+], ids=lambda x: f"{str(x.dtype)[6:]} {list(x.shape)}")  # fmt: skip
 def test_covariances_of_all_kinds(x: torch.Tensor) -> None:
     same(lambda x: (torch.cov(x), x.cov(correction=-1), torch.corrcoef(x)), (x,), (x + 1,))
 

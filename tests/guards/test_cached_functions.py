@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter
 
 
@@ -76,7 +76,7 @@ def test_new_objects_as_keys(warm: bool) -> None:
         world["backend"].name = "short"
 
     x = torch.randn(2, 3)
-    twin(make, (x,), (x + 1,), other, (x,), renamed, (x,), breaks=0)
+    compare_with_eager(make, (x,), (x + 1,), other, (x,), renamed, (x,), breaks=0)
 
 
 def test_a_cleared_cache_and_one_with_another_answer() -> None:
@@ -94,8 +94,8 @@ def test_a_cleared_cache_and_one_with_another_answer() -> None:
         factor.cache_clear()
 
     x = torch.randn(3)
-    twin(lambda: (program, factors), (x,), (x,), breaks=0)
-    compiled = twin(lambda: program, (x,), breaks=0).compiled
+    compare_with_eager(lambda: (program, factors), (x,), (x,), breaks=0)
+    compiled = compare_with_eager(lambda: program, (x,), breaks=0).compiled
     for _ in range(3):
         change(None)
         torch.testing.assert_close(compiled(x), program(x))
@@ -119,7 +119,7 @@ def test_keywords_after_a_change_of_state() -> None:
         return program, registry
 
     looked_up("name", scale=3)
-    twin(make, (torch.ones(2),), (torch.ones(2),), breaks=0)
+    compare_with_eager(make, (torch.ones(2),), (torch.ones(2),), breaks=0)
 
 
 def test_keys_that_hold_tensors_end_the_graph() -> None:

@@ -17,7 +17,7 @@ fact = Facts()
 # -- objects and classes --
 
 
-@fact("object: __class__ replaced", told="b")
+@fact("object: __class__ replaced", reason="b")
 def _():
     class A:
         k = 2
@@ -29,7 +29,7 @@ def _():
     return (lambda x: x * b.k), lambda: setattr(b, "__class__", B)
 
 
-@fact("object: __class__ replaced, seen by isinstance", told="b")
+@fact("object: __class__ replaced, seen by isinstance", reason="b")
 def _():
     class A:
         pass
@@ -41,40 +41,40 @@ def _():
     return (lambda x: x * (2 if isinstance(b, B) else 3)), lambda: setattr(b, "__class__", B)
 
 
-@fact("object: attribute deleted", told="b")
+@fact("object: attribute deleted", reason="b")
 def _():
     b = Box(k=2)
     return (lambda x: x * getattr(b, "k", 7)), lambda: delattr(b, "k")
 
 
-@fact("object: __dict__ replaced", told="k")
+@fact("object: __dict__ replaced", reason="k")
 def _():
     b = Box(k=2)
     return (lambda x: x * b.k), lambda: setattr(b, "__dict__", {"k": 5})
 
 
-@fact("object: same attribute on two objects becomes one object", told="q")
+@fact("object: same attribute on two objects becomes one object", reason="q")
 def _():
     box, two = Box(k=1), Box(k=1)
     p, q = Box(o=box), Box(o=two)
     return (lambda x: x * (2 if p.o is q.o else 3)), lambda: setattr(q, "o", box)
 
 
-@fact("class: attribute", told="k")
+@fact("class: attribute", reason="k")
 def _():
     cls = type("C", (), {"k": 2})
     b = cls()
     return (lambda x: x * b.k), lambda: setattr(cls, "k", 3)
 
 
-@fact("class: attribute of a base", told="k")
+@fact("class: attribute of a base", reason="k")
 def _():
     base = type("B", (), {"k": 2})
     b = type("C", (base,), {})()
     return (lambda x: x * b.k), lambda: setattr(base, "k", 3)
 
 
-@fact("class: subclass shadows a base", told="k")
+@fact("class: subclass shadows a base", reason="k")
 def _():
     base = type("B", (), {"k": 2})
     cls = type("C", (base,), {})
@@ -82,41 +82,41 @@ def _():
     return (lambda x: x * b.k), lambda: setattr(cls, "k", 3)
 
 
-@fact("class: method replaced", told="go")
+@fact("class: method replaced", reason="go")
 def _():
     cls = type("C", (), {"go": lambda self, x: x + 1})
     b = cls()
     return (lambda x: b.go(x)), lambda: setattr(cls, "go", lambda self, x: x - 1)
 
 
-@fact("class: method overridden on the instance", told="go")
+@fact("class: method overridden on the instance", reason="go")
 def _():
     cls = type("C", (), {"go": lambda self, x: x + 1})
     b = cls()
     return (lambda x: b.go(x)), lambda: setattr(b, "go", lambda x: x - 1)
 
 
-@fact("class: property replaced", told="k")
+@fact("class: property replaced", reason="k")
 def _():
     cls = type("C", (), {"k": property(lambda self: 2)})
     b = cls()
     return (lambda x: x * b.k), lambda: setattr(cls, "k", property(lambda self: 3))
 
 
-@fact("class: static method replaced", told="go")
+@fact("class: static method replaced", reason="go")
 def _():
     cls = type("C", (), {"go": staticmethod(lambda x: x + 1)})
     b = cls()
     return (lambda x: b.go(x)), lambda: setattr(cls, "go", staticmethod(lambda x: x - 1))
 
 
-@fact("class: class method replaced", told="go")
+@fact("class: class method replaced", reason="go")
 def _():
     cls = type("C", (), {"go": classmethod(lambda c, x: x + 1)})
     return (lambda x: cls.go(x)), lambda: setattr(cls, "go", classmethod(lambda c, x: x - 1))
 
 
-@fact("class: __bases__ replaced", told="__mro__")
+@fact("class: __bases__ replaced", reason="__mro__")
 def _():
     class A:
         k = 2
@@ -131,7 +131,7 @@ def _():
     return (lambda x: x * b.k), lambda: setattr(C, "__bases__", (B,))
 
 
-@fact("class: __bases__ replaced, seen by isinstance", told="__mro__")
+@fact("class: __bases__ replaced, seen by isinstance", reason="__mro__")
 def _():
     class A:
         pass
@@ -146,21 +146,21 @@ def _():
     return (lambda x: x * (2 if isinstance(b, A) else 3)), lambda: setattr(C, "__bases__", (B,))
 
 
-@fact("class: a list on it", told="items")
+@fact("class: a list on it", reason="items")
 def _():
     cls = type("C", (), {"items": [1, 2]})
     b = cls()
     return (lambda x: x * sum(b.items)), lambda: cls.items.append(4)
 
 
-@fact("class: a tensor on it", told="t")
+@fact("class: a tensor on it", reason="t")
 def _():
     cls = type("C", (), {"t": torch.ones(4)})
     b = cls()
     return (lambda x: x * b.t), lambda: setattr(cls, "t", torch.ones(3, 1) * 2)
 
 
-@fact("metaclass: attribute", told="k")
+@fact("metaclass: attribute", reason="k")
 def _():
     meta = type("M", (type,), {"k": 2})
     cls = meta("C", (), {})
@@ -223,7 +223,7 @@ def _():
     return (lambda x: x * d.get(b, 3)), (lambda: setattr(b, "n", 5))
 
 
-@fact("descriptor: its own state", told="k")
+@fact("descriptor: its own state", reason="k")
 def _():
     class D:
         k = 2
@@ -249,7 +249,7 @@ def _():
     return (lambda x: x * b.v), lambda: setattr(D, "__set__", lambda *a: None)
 
 
-@fact("class gains a data descriptor over an instance attribute", told="k")
+@fact("class gains a data descriptor over an instance attribute", reason="k")
 def _():
     cls = type("C", (), {})
     b = cls()
@@ -257,7 +257,7 @@ def _():
     return (lambda x: x * b.k), lambda: setattr(cls, "k", property(lambda self: 9))
 
 
-@fact("super(): method of a base replaced", told="go")
+@fact("super(): method of a base replaced", reason="go")
 def _():
     class A:
         def go(self, x):

@@ -86,10 +86,12 @@ def test_a_training_step_checks_which_tensors_share_memory_without_the_full_chec
     for _ in range(20):
         fast(x)
     assert full_checks <= 2
-    twin_net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train()
-    twin_net.load_state_dict(net.state_dict())
+    reference_net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train()
+    reference_net.load_state_dict(net.state_dict())
     statistics = net[1].running_mean.expand(3, 4)  # an input that lies in the memory written to
-    torch.testing.assert_close(fast(statistics), twin_net(twin_net[1].running_mean.expand(3, 4)))
+    torch.testing.assert_close(
+        fast(statistics), reference_net(reference_net[1].running_mean.expand(3, 4))
+    )
 
 
 class Keys:
@@ -179,7 +181,7 @@ def test_the_order_of_a_dictionary_that_changes_often(kind):
 
 
 @pytest.fixture
-def made(monkeypatch):
+def fast_guards(monkeypatch):
     """The stamps that are made."""
     actual = []
 
@@ -209,27 +211,27 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_number_that_changes_breaks_no_stamp(name, made):
+def test_a_number_that_changes_breaks_no_stamp(name, fast_guards):
     program, change = CHANGES[name]
     fast, held, x = tracer_core.compile(program, backend="eager"), Held(), torch.ones(2)
     for n in range(5, 60):
         change(held, n)
         assert torch.equal(fast(x, held), program(x, held))
-    assert len(made) < 10
+    assert len(fast_guards) < 10
 
 
 @with_a_fast_path
-def test_objects_made_for_each_call_are_checked_without_a_stamp(made):
+def test_objects_made_for_each_call_are_checked_without_a_stamp(fast_guards):
     fast, x = tracer_core.compile(lambda x, held: x * held.size, backend="eager"), torch.ones(2)
     for n in range(5, 500):
         assert torch.equal(fast(x, Held(n)), x * n)
-    assert len(made) < 50
-    made.clear()
+    assert len(fast_guards) < 50
+    fast_guards.clear()
     kept = Held(3)
     for n in range(5, 500):
         kept.size = n
         assert torch.equal(fast(x, kept), x * n)
-    assert 1 <= len(made) < 10, "one that lives gets a stamp"
+    assert 1 <= len(fast_guards) < 10, "one that lives gets a stamp"
 
 
 def test_a_change_is_seen_where_stamps_are_seldom_made():

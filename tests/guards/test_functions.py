@@ -16,7 +16,7 @@ fact = Facts()
 # -- functions --
 
 
-@fact("function: __code__", told="__code__")
+@fact("function: __code__", reason="__code__")
 def _():
     def g(x):
         return x + 1
@@ -24,7 +24,7 @@ def _():
     return (lambda x: g(x)), lambda: setattr(g, "__code__", (lambda x: x - 1).__code__)
 
 
-@fact("function: __defaults__", told="__defaults__")
+@fact("function: __defaults__", reason="__defaults__")
 def _():
     def g(x, k=2):
         return x * k
@@ -40,7 +40,7 @@ def _():
     return (lambda x: g(x)), lambda: setattr(g, "__defaults__", None)
 
 
-@fact("function: a mutable default", told="__defaults__")
+@fact("function: a mutable default", reason="__defaults__")
 def _():
     def g(x, k=[2]):
         return x * k[0]
@@ -48,7 +48,7 @@ def _():
     return (lambda x: g(x)), lambda: g.__defaults__[0].__setitem__(0, 3)
 
 
-@fact("function: __kwdefaults__", told="k")
+@fact("function: __kwdefaults__", reason="k")
 def _():
     def g(x, *, k=2):
         return x * k
@@ -56,7 +56,7 @@ def _():
     return (lambda x: g(x)), lambda: g.__kwdefaults__.update(k=3)
 
 
-@fact("function: __kwdefaults__ replaced", told="k")
+@fact("function: __kwdefaults__ replaced", reason="k")
 def _():
     def g(x, *, k=2):
         return x * k
@@ -64,7 +64,7 @@ def _():
     return (lambda x: g(x)), lambda: setattr(g, "__kwdefaults__", {"k": 3})
 
 
-@fact("function: number of positional defaults", told="")
+@fact("function: number of positional defaults", reason="")
 def _():
     def g(x, a=1, b=2):
         return x * a + b
@@ -72,7 +72,7 @@ def _():
     return (lambda x: g(x, 5)), lambda: setattr(g, "__defaults__", (7,))
 
 
-@fact("closure cell", told="k")
+@fact("closure cell", reason="k")
 def _():
     k = 2
 
@@ -82,7 +82,7 @@ def _():
     return (lambda x: g(x)), lambda: setattr(g.__closure__[0], "cell_contents", 3)
 
 
-@fact("own closure cell of the compiled function", told="k")
+@fact("own closure cell of the compiled function", reason="k")
 def _():
     k = 2
 
@@ -105,7 +105,7 @@ def _():
     return g, empty
 
 
-@fact("nonlocal changed by a sibling", told="k")
+@fact("nonlocal changed by a sibling", reason="k")
 def _():
     k = 2
 
@@ -140,7 +140,7 @@ def _():
     return g, lambda: g.__kwdefaults__.update(k=3)
 
 
-@fact("bound method: its object", told="k")
+@fact("bound method: its object", reason="k")
 def _():
     class C:
         def __init__(self, k):
@@ -165,7 +165,7 @@ def _():
     return (lambda x: outer(x)), lambda: setattr(outer, "__wrapped__", lambda x: x - 1)
 
 
-@fact("recursion: a function's own limit", told="DEPTH")
+@fact("recursion: a function's own limit", reason="DEPTH")
 def _():
     m = module(
         "DEPTH = 3\ndef g(x, n):\n    return x if n == DEPTH else g(x + n, n + 1)\ndef f(x):\n    return g(x, 0)\n"

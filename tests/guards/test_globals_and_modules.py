@@ -21,7 +21,7 @@ fact = Facts()
 # -- globals, builtins, modules --
 
 
-@fact("global: value", told="SCALE")
+@fact("global: value", reason="SCALE")
 def _():
     m = module("SCALE = 2\ndef f(x):\n    return x * SCALE\n")
     return m.f, lambda: setattr(m, "SCALE", 3)
@@ -33,19 +33,19 @@ def _():
     return m.f, lambda: delattr(m, "SCALE")
 
 
-@fact("global: function replaced", told="g")
+@fact("global: function replaced", reason="g")
 def _():
     m = module("def g(x):\n    return x + 1\ndef f(x):\n    return g(x)\n")
     return m.f, lambda: setattr(m, "g", lambda x: x - 1)
 
 
-@fact("global shadows a builtin", told="len")
+@fact("global shadows a builtin", reason="len")
 def _():
     m = module("def f(x):\n    return x * len([1, 2])\n")
     return m.f, lambda: setattr(m, "len", lambda items: 7)
 
 
-@fact("global shadows a builtin in a nested call", told="max")
+@fact("global shadows a builtin in a nested call", reason="max")
 def _():
     m = module("def g(x):\n    return max(1, 2)\ndef f(x):\n    return x * g(x)\n")
     return m.f, lambda: setattr(m, "max", lambda *a: 7)
@@ -62,7 +62,7 @@ def _():
     )
 
 
-@fact("builtin added", told="tracer_added")
+@fact("builtin added", reason="tracer_added")
 def _():
     m = module(
         "def f(x):\n    try:\n        return x * tracer_added\n    except NameError:\n        return x\n"
@@ -74,13 +74,13 @@ def _():
     )
 
 
-@fact("module: attribute", told="k")
+@fact("module: attribute", reason="k")
 def _():
     m = module("k = 2\n")
     return (lambda x: x * m.k), lambda: setattr(m, "k", 3)
 
 
-@fact("module: what its __getattr__ returns", told="VALUES")
+@fact("module: what its __getattr__ returns", reason="VALUES")
 def _():
     m = module(
         "VALUES = {'k': 2}\ndef __getattr__(name):\n    if name in VALUES:\n"
@@ -89,13 +89,13 @@ def _():
     return (lambda x: x * m.k), lambda: m.VALUES.update(k=3)
 
 
-@fact("module: its __getattr__ is set", told="__getattr__")
+@fact("module: its __getattr__ is set", reason="__getattr__")
 def _():
     m = module("")
     return (lambda x: x * getattr(m, "k", 2)), lambda: setattr(m, "__getattr__", lambda name: 3)
 
 
-@fact("torch.Tensor: what a property of the program reads", told="SCALE")
+@fact("torch.Tensor: what a property of the program reads", reason="SCALE")
 def _():
     m = module("SCALE = 2\nscaled = property(lambda x: x * SCALE)\n")
     torch.Tensor.test_scaled = m.scaled
@@ -106,7 +106,7 @@ def _():
     )
 
 
-@fact("module: torch's function replaced", told="relu")
+@fact("module: torch's function replaced", reason="relu")
 def _():
     original = torch.relu
     return (
@@ -116,7 +116,7 @@ def _():
     )
 
 
-@fact("module: function of torch.nn.functional replaced", told="relu")
+@fact("module: function of torch.nn.functional replaced", reason="relu")
 def _():
     original = torch.nn.functional.relu
     return (
@@ -126,7 +126,7 @@ def _():
     )
 
 
-@fact("module: function of torch.nn.functional replaced, used by a module", told="relu")
+@fact("module: function of torch.nn.functional replaced, used by a module", reason="relu")
 def _():
     original = torch.nn.functional.relu
     net = torch.nn.ReLU()
@@ -137,7 +137,7 @@ def _():
     )
 
 
-@fact("module: function of math replaced", told="sqrt")
+@fact("module: function of math replaced", reason="sqrt")
 def _():
     original = math.sqrt
     return (

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.object_layout import layout
 from tracer_core.testing import CaptureCounter, compare
@@ -178,7 +178,7 @@ def test_loops_with_numbers_and_branches():
                 log.append(x.sum().item())
         return x, log
 
-    twin(
+    compare_with_eager(
         lambda: fn,
         (X, 10),
         (X, 10),

@@ -69,88 +69,92 @@ def delete_bias(net):
 changed(lambda net: setattr(net, "first", nn.Linear(4, 4)), seen=False)(
     "submodule replaced by one of its kind"
 )
-changed(lambda net: setattr(net, "first", nn.Identity()), told="first")(
+changed(lambda net: setattr(net, "first", nn.Identity()), reason="first")(
     "submodule replaced by one of another kind"
 )
-changed(lambda net: setattr(net, "first", nn.Linear(4, 4, bias=False)), told="first")(
+changed(lambda net: setattr(net, "first", nn.Linear(4, 4, bias=False)), reason="first")(
     "submodule with another signature"
 )
-changed(lambda net: net.layers.append(nn.Linear(4, 4)), told="layers")(
+changed(lambda net: net.layers.append(nn.Linear(4, 4)), reason="layers")(
     "submodule appended to a list"
 )
-changed(lambda net: net.layers.insert(0, nn.Tanh()), told="layers")("submodule inserted")
-changed(lambda net: net.layers.__delitem__(1), told="layers")("submodule removed")
+changed(lambda net: net.layers.insert(0, nn.Tanh()), reason="layers")("submodule inserted")
+changed(lambda net: net.layers.__delitem__(1), reason="layers")("submodule removed")
 changed(set_item, seen=False)("submodule of a list replaced by one of its kind")
-changed(lambda net: net.layers.__setitem__(1, nn.Tanh()), told="layers.1")(
+changed(lambda net: net.layers.__setitem__(1, nn.Tanh()), reason="layers.1")(
     "submodule of a list replaced"
 )
-changed(lambda net: net.add_module("first", nn.ReLU()), told="first")("add_module over an old one")
-changed(lambda net: net._modules.update(first=nn.ReLU()), told="first")("_modules written directly")
+changed(lambda net: net.add_module("first", nn.ReLU()), reason="first")(
+    "add_module over an old one"
+)
+changed(lambda net: net._modules.update(first=nn.ReLU()), reason="first")(
+    "_modules written directly"
+)
 changed(replace_parameter, seen=False)("parameter replaced")
 changed(lambda net: net.first._parameters.update(weight=nn.Parameter(ones(4, 4))), seen=False)(
     "_parameters written directly"
 )
-changed(delete_bias, told="bias")("parameter set to None")
-changed(lambda net: setattr(net, "scale", nn.Parameter(ones(3, 1) * 2)), told="scale")(
+changed(delete_bias, reason="bias")("parameter set to None")
+changed(lambda net: setattr(net, "scale", nn.Parameter(ones(3, 1) * 2)), reason="scale")(
     "parameter of another shape"
 )
-changed(lambda net: net.double(), breaks=None, told="dtype")("module turned to float64")
+changed(lambda net: net.double(), breaks=None, reason="dtype")("module turned to float64")
 changed(lambda net: net.first.weight.data.mul_(3), seen=False)("parameter's values written")
 changed(lambda net: setattr(net.first.weight, "data", ones(4, 4)), seen=False)(
     "parameter's data replaced"
 )
-changed(lambda net: setattr(net.scale, "data", ones(4).double() * 2), told="scale", breaks=None)(
+changed(lambda net: setattr(net.scale, "data", ones(4).double() * 2), reason="scale", breaks=None)(
     "parameter's dtype by .data"
 )
 changed(lambda net: setattr(net, "shift", ones(4)), seen=False)("buffer replaced")
 changed(lambda net: setattr(net, "shift", None), breaks=None)("buffer set to None")
-changed(lambda net: setattr(net, "nothing", ones(4)), told="nothing")(
+changed(lambda net: setattr(net, "nothing", ones(4)), reason="nothing")(
     "None buffer becomes a tensor"
 )
-changed(lambda net: net.register_buffer("nothing", ones(4)), told="nothing")(
+changed(lambda net: net.register_buffer("nothing", ones(4)), reason="nothing")(
     "None buffer registered"
 )
 changed(lambda net: net.shift.add_(1), seen=False)("buffer written in place")
-changed(lambda net: net.train(), told="training", breaks=None)("training flag of the whole")
-changed(lambda net: net.drop.train(), told="training", breaks=None)("training flag of a leaf")
-changed(lambda net: setattr(net.norm, "training", True), told="training", breaks=None)(
+changed(lambda net: net.train(), reason="training", breaks=None)("training flag of the whole")
+changed(lambda net: net.drop.train(), reason="training", breaks=None)("training flag of a leaf")
+changed(lambda net: setattr(net.norm, "training", True), reason="training", breaks=None)(
     "training flag set by hand"
 )
-changed(lambda net: (net.drop.train(), setattr(net.drop, "p", 0.9)), told="training", breaks=None)(
-    "dropout's probability"
-)
-changed(lambda net: setattr(net.norm, "eps", 0.5), told="eps")("batch norm's eps")
-changed(lambda net: setattr(net, "k", 3), told="k")("attribute")
-changed(lambda net: net.__dict__.update(k=5), told="k")("attribute by __dict__")
-changed(lambda net: setattr(net, "forward", lambda x: x * 7), told="forward")(
+changed(
+    lambda net: (net.drop.train(), setattr(net.drop, "p", 0.9)), reason="training", breaks=None
+)("dropout's probability")
+changed(lambda net: setattr(net.norm, "eps", 0.5), reason="eps")("batch norm's eps")
+changed(lambda net: setattr(net, "k", 3), reason="k")("attribute")
+changed(lambda net: net.__dict__.update(k=5), reason="k")("attribute by __dict__")
+changed(lambda net: setattr(net, "forward", lambda x: x * 7), reason="forward")(
     "forward of the instance"
 )
-changed(lambda net: setattr(net.first, "forward", lambda x: x * 7), told="forward")(
+changed(lambda net: setattr(net.first, "forward", lambda x: x * 7), reason="forward")(
     "forward of a submodule"
 )
 changed(lambda net: setattr(net.first, "__class__", nn.Bilinear), breaks=None)(
     "__class__ of a submodule"
 )
-changed(lambda net: setattr(net.layers[1], "__class__", Doubled), told="layers.1")(
+changed(lambda net: setattr(net.layers[1], "__class__", Doubled), reason="layers.1")(
     "__class__ of a list's submodule"
 )
-changed(lambda net: net.first.register_forward_hook(lambda m, a, y: y + 1), told="_forward_hooks")(
-    "forward hook"
-)
-changed(lambda net: net.register_forward_hook(lambda m, a, y: y + 1), told="_forward_hooks")(
+changed(
+    lambda net: net.first.register_forward_hook(lambda m, a, y: y + 1), reason="_forward_hooks"
+)("forward hook")
+changed(lambda net: net.register_forward_hook(lambda m, a, y: y + 1), reason="_forward_hooks")(
     "forward hook of the root"
 )
 changed(
     lambda net: net.first.register_forward_pre_hook(lambda m, a: (a[0] + 1,)),
-    told="_forward_pre_hooks",
+    reason="_forward_pre_hooks",
 )("forward pre-hook")
 changed(
     lambda net: net.first.register_forward_hook(lambda m, a, kw, y: y + 1, with_kwargs=True),
-    told="_forward_hooks",
+    reason="_forward_hooks",
 )("forward hook with keyword arguments")
 changed(
     lambda net: net.first.register_forward_hook(lambda m, a, y: y * 2, always_call=True),
-    told="_forward_hooks",
+    reason="_forward_hooks",
 )("forward hook that is always called")
 
 
@@ -159,14 +163,14 @@ class Doubled(nn.Linear):
         return super().forward(x) * 2
 
 
-@fact("hook removed", told="_forward_hooks")
+@fact("hook removed", reason="_forward_hooks")
 def _():
     net = Net()
     handle = net.first.register_forward_hook(lambda m, a, y: y + 1)
     return net, handle.remove
 
 
-@fact("hook replaced by another", told="")
+@fact("hook replaced by another", reason="")
 def _():
     net = Net()
     handle = net.first.register_forward_hook(lambda m, a, y: y + 1)
@@ -186,7 +190,7 @@ def _():
     return net, lambda: net.first._forward_hooks.move_to_end(second.id, last=False)
 
 
-@fact("hook's own state", told="gain")
+@fact("hook's own state", reason="gain")
 def _():
     net = Net()
 
@@ -227,7 +231,7 @@ def _():
     return net, handle.remove, handle.remove
 
 
-@fact("forward of a class", told="forward")
+@fact("forward of a class", reason="forward")
 def _():
     class Own(nn.Module):
         def forward(self, x):
@@ -261,7 +265,7 @@ def _():
     return nn.Sequential(Own()), gain
 
 
-@fact("class attribute of a module", told="k")
+@fact("class attribute of a module", reason="k")
 def _():
     class Own(nn.Module):
         k = 2
@@ -282,7 +286,7 @@ def _():
     return nn.Sequential(own), lambda: own.register_buffer("scale", torch.ones(4) * 3)
 
 
-@fact("F.linear replaced", told="linear")
+@fact("F.linear replaced", reason="linear")
 def _():
     net, original = Net(), nn.functional.linear
     return (
@@ -292,7 +296,7 @@ def _():
     )
 
 
-@fact("Linear.forward replaced", told="forward")
+@fact("Linear.forward replaced", reason="forward")
 def _():
     net, original = Net(), nn.Linear.forward
     return (
@@ -324,7 +328,7 @@ def _():
     return net, lambda: net.__delitem__(0)
 
 
-@fact("ModuleDict: key replaced", told="act")
+@fact("ModuleDict: key replaced", reason="act")
 def _():
     class Own(nn.Module):
         def __init__(self):
@@ -338,7 +342,7 @@ def _():
     return net, lambda: net.table.update({"act": nn.Tanh()})
 
 
-@fact("ModuleDict: another key chosen", told="name")
+@fact("ModuleDict: another key chosen", reason="name")
 def _():
     class Own(nn.Module):
         def __init__(self):
@@ -353,7 +357,7 @@ def _():
     return net, lambda: setattr(net, "name", "b")
 
 
-@fact("ParameterList: appended", told="")
+@fact("ParameterList: appended", reason="")
 def _():
     class Own(nn.Module):
         def __init__(self):
@@ -379,7 +383,7 @@ def _():
     return net, share
 
 
-@fact("shared parameter no longer shared", told="weight")
+@fact("shared parameter no longer shared", reason="weight")
 def _():
     net = Net()
     net.layers[1].weight = net.layers[0].weight
@@ -390,7 +394,7 @@ def _():
     return net, part
 
 
-@fact("one module used twice", told="layers.1")
+@fact("one module used twice", reason="layers.1")
 def _():
     net = Net()
     net.layers[0] = net.layers[1] = nn.Linear(4, 4)
@@ -440,7 +444,7 @@ def _():
     return net, change
 
 
-@fact("a module's plain list of numbers", told="factors")
+@fact("a module's plain list of numbers", reason="factors")
 def _():
     class Own(nn.Module):
         def __init__(self):
@@ -468,7 +472,7 @@ def _():
     return net, lambda: net.cache.update(a=torch.ones(4) * 3)
 
 
-@fact("a config object of a module", told="eps")
+@fact("a config object of a module", reason="eps")
 def _():
     class Config:
         eps = 0.1

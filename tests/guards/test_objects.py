@@ -34,7 +34,7 @@ def eager(layer, x):
     return layer.linear(x) + layer.index
 
 
-def segments_of(fn):
+def regions_of(fn):
     return list(markers.compiled(fn).function.runtime.regions.starts.values())
 
 
@@ -78,7 +78,7 @@ def test_a_method_of_a_thousand_plain_objects(no_warnings):
 def counting_tries(fn):
     """Counts the variants that are tried from now on."""
     count = [0]
-    (segment,) = segments_of(fn)
+    (region,) = regions_of(fn)
 
     def counted(attempt):
         def run(state):
@@ -87,7 +87,7 @@ def counting_tries(fn):
 
         return run
 
-    for root in segment._roots.values():
+    for root in region._roots.values():
         root.entries[:] = map(counted, root.entries)
         root.hot = None  # the entries are looked through again
     return lambda: count[0]
@@ -164,8 +164,8 @@ def test_objects_die(no_warnings):
     gc.collect()
     assert [r() for r in references] == [None] * 10
     assert [w() for w in weights] == [None] * 10
-    (segment,) = segments_of(Layer.forward)
-    assert not segment._roots
+    (region,) = regions_of(Layer.forward)
+    assert not region._roots
 
 
 def test_an_object_at_the_address_of_another():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import module, twin
+from tests.support.eager_reference import compare_with_eager, module
 
 X = torch.randn(3, 4)
 CHANGES = {}
@@ -570,5 +570,5 @@ def test_guard_names_what_changed():
         b = box(k=2)
         return (lambda x: x * b.k), b
 
-    seen = twin(make, (X,), lambda b: setattr(b, "k", 3), (X,), recompiles=1)
+    seen = compare_with_eager(make, (X,), lambda b: setattr(b, "k", 3), (X,), recompiles=1)
     assert "k" in seen.reasons[0] and "2" in seen.reasons[0] and "3" in seen.reasons[0]

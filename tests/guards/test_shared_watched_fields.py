@@ -79,10 +79,10 @@ def _call(function, cache):
 
 
 def _same(net, fast, caches):
-    for cache, twin in caches:
-        torch.testing.assert_close(_call(fast, cache), _call(net, twin))
-        torch.testing.assert_close(cache.rows, twin.rows)
-        assert cache.length == twin.length
+    for cache, reference in caches:
+        torch.testing.assert_close(_call(fast, cache), _call(net, reference))
+        torch.testing.assert_close(cache.rows, reference.rows)
+        assert cache.length == reference.length
 
 
 def _settled(script, calls=4):
@@ -186,9 +186,9 @@ def test_a_change_of_torchs_own_method_is_seen(script, monkeypatch):
 
 def test_a_change_of_the_cache_is_seen(script):
     net, fast, caches = _settled(script)
-    for cache, twin in caches:
-        cache.rows, twin.rows = torch.ones(2, 4), torch.ones(2, 4)
-        cache.length = twin.length = 40
+    for cache, reference in caches:
+        cache.rows, reference.rows = torch.ones(2, 4), torch.ones(2, 4)
+        cache.length = reference.length = 40
     for _ in range(3):
         _same(net, fast, caches)
     for pair in caches:
@@ -252,9 +252,9 @@ def test_a_model_for_another_at_the_same_place(script):
         net = script.Net().eval()
         net.layers[0].shift = float(turn % 2)
         for _ in range(3):
-            cache, twin = script.Cache(), script.Cache()
+            cache, reference = script.Cache(), script.Cache()
             for _ in range(3):
-                torch.testing.assert_close(fast(net, cache), run(net, twin))
+                torch.testing.assert_close(fast(net, cache), run(net, reference))
         del net
         gc.collect()
 
@@ -270,18 +270,18 @@ def test_two_models_in_turns(script, changed):
 
     def turn():
         for net in nets:
-            cache, twin = script.Cache(), script.Cache()
+            cache, reference = script.Cache(), script.Cache()
             for _ in range(4):
-                torch.testing.assert_close(fast(net, cache), run(net, twin))
-            made.append((net, cache, twin))
+                torch.testing.assert_close(fast(net, cache), run(net, reference))
+            made.append((net, cache, reference))
 
     made = []
     for _ in range(4):
         turn()
     nets[changed].layers[5].shift = 30.0
     nets[changed].layers[2].config["power"] = 2
-    for net, cache, twin in made:
-        torch.testing.assert_close(fast(net, cache), run(net, twin))
+    for net, cache, reference in made:
+        torch.testing.assert_close(fast(net, cache), run(net, reference))
     turn()
 
 

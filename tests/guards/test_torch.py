@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.guard_facts import Box, Facts, X, check
 
 fact = Facts()
@@ -38,82 +38,85 @@ def ones(*shape, **options):
 
 
 tensor(lambda: ones(4), put(lambda: ones(4) * 2), seen=False)("tensor: values")
-tensor(lambda: ones(4), put(lambda: ones(5)), told="shape")("tensor: shape")
-tensor(lambda: ones(4), put(lambda: ones(4, 1)), told="shape")("tensor: number of dimensions")
-tensor(lambda: ones(4), put(lambda: ones(0)), told="shape")("tensor: becomes empty")
-tensor(lambda: ones(3, 3), put(lambda: ones(3, 3).t() * 2), told="stride")("tensor: transposed")
-tensor(lambda: ones(2, 3), put(lambda: ones(3, 2).t()), told="stride")("tensor: strides")
-tensor(lambda: ones(2, 3), put(lambda: ones(1, 3).expand(2, 3)), told="stride",
+tensor(lambda: ones(4), put(lambda: ones(5)), reason="shape")("tensor: shape")
+tensor(lambda: ones(4), put(lambda: ones(4, 1)), reason="shape")("tensor: number of dimensions")
+tensor(lambda: ones(4), put(lambda: ones(0)), reason="shape")("tensor: becomes empty")
+tensor(lambda: ones(3, 3), put(lambda: ones(3, 3).t() * 2), reason="stride")("tensor: transposed")
+tensor(lambda: ones(2, 3), put(lambda: ones(3, 2).t()), reason="stride")("tensor: strides")
+tensor(lambda: ones(2, 3), put(lambda: ones(1, 3).expand(2, 3)), reason="stride",
        program=lambda x, t: x * (t.stride()[0] + 1))("tensor: expanded")  # fmt: skip
-tensor(lambda: ones(4), put(lambda: ones(4).double()), told="dtype")("tensor: dtype")
-tensor(lambda: ones(4), put(lambda: ones(4).bfloat16()), told="dtype")(
+tensor(lambda: ones(4), put(lambda: ones(4).double()), reason="dtype")("tensor: dtype")
+tensor(lambda: ones(4), put(lambda: ones(4).bfloat16()), reason="dtype")(
     "tensor: dtype of another width"
 )
-tensor(lambda: ones(4), put(lambda: ones(4, device="meta")), told="device", breaks=None)(
+tensor(lambda: ones(4), put(lambda: ones(4, device="meta")), reason="device", breaks=None)(
     "tensor: device"
 )
-tensor(lambda: ones(4), put(lambda: ones(4, requires_grad=True)), told="requires_grad")(
+tensor(lambda: ones(4), put(lambda: ones(4, requires_grad=True)), reason="requires_grad")(
     "tensor: requires_grad"
 )
-tensor(lambda: ones(4), lambda b: b.t.requires_grad_(True), told="requires_grad")(
+tensor(lambda: ones(4), lambda b: b.t.requires_grad_(True), reason="requires_grad")(
     "tensor: requires_grad_ in place"
 )
 tensor(
-    lambda: ones(4, requires_grad=True), lambda b: b.t.requires_grad_(False), told="requires_grad"
+    lambda: ones(4, requires_grad=True), lambda b: b.t.requires_grad_(False), reason="requires_grad"
 )("tensor: requires_grad switched off in place")
-tensor(lambda: ones(4), lambda b: b.t.add_(ones(4, requires_grad=True)), told="requires_grad")(
+tensor(lambda: ones(4), lambda b: b.t.add_(ones(4, requires_grad=True)), reason="requires_grad")(
     "tensor: becomes part of a differentiated computation"
 )
 tensor(lambda: ones(4).requires_grad_(True).requires_grad_(False), lambda b: b.t.add_(ones(4,
 requires_grad=True)),
-       told="requires_grad")("tensor: that once required grad becomes part of a computation")  # fmt: skip
+       reason="requires_grad")("tensor: that once required grad becomes part of a computation")  # fmt: skip
 tensor(lambda: ones(4), put(lambda: torch.nn.Parameter(ones(4), requires_grad=False)),
-told="Parameter",
+reason="Parameter",
        program=lambda x, t: x * (2 if isinstance(t,
        torch.nn.Parameter) else 3))("tensor: becomes a Parameter")  # fmt: skip
 tensor(lambda: ones(2, dtype=torch.complex64) * 1j, put(lambda: (ones(2,
 dtype=torch.complex64) * 1j).conj()),
-       told="keys", breaks=None)("tensor: conjugate view")  # fmt: skip
+       reason="keys", breaks=None)("tensor: conjugate view")  # fmt: skip
 tensor(
     lambda: ones(2), put(lambda: (ones(2, dtype=torch.complex64) * 1j).conj().imag), breaks=None
 )("tensor: negative view")
-tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(5)), told="shape")(
+tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(5)), reason="shape")(
     "tensor: shape by .data"
 )
-tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(4).double()), told="dtype")(
+tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(4).double()), reason="dtype")(
     "tensor: dtype by .data"
 )
 tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(4) * 2), seen=False)(
     "tensor: values by .data"
 )
-tensor(lambda: ones(4), lambda b: b.t.resize_(6).fill_(1), told="shape")("tensor: resize_")
-tensor(lambda: ones(2, 3), lambda b: b.t.t_(), told="shape")("tensor: t_")
-tensor(lambda: ones(2, 2), lambda b: b.t.as_strided_((2, 2), (1, 2)), told="stride",
+tensor(lambda: ones(4), lambda b: b.t.resize_(6).fill_(1), reason="shape")("tensor: resize_")
+tensor(lambda: ones(2, 3), lambda b: b.t.t_(), reason="shape")("tensor: t_")
+tensor(lambda: ones(2, 2), lambda b: b.t.as_strided_((2, 2), (1, 2)), reason="stride",
        program=lambda x, t: (t * 2).is_contiguous())("tensor: as_strided_")  # fmt: skip
-tensor(lambda: ones(4), lambda b: b.t.set_(ones(6).untyped_storage(), 0, (6,), (1,)), told="shape")(
-    "tensor: set_"
-)
-tensor(lambda: ones(1, 2, 1, 2, 1, 2), put(lambda: ones(1, 2, 1, 2, 1, 3)), told="shape")(
+tensor(
+    lambda: ones(4), lambda b: b.t.set_(ones(6).untyped_storage(), 0, (6,), (1,)), reason="shape"
+)("tensor: set_")
+tensor(lambda: ones(1, 2, 1, 2, 1, 2), put(lambda: ones(1, 2, 1, 2, 1, 3)), reason="shape")(
     "tensor: six dimensions"
 )
 tensor(
-    lambda: ones(1, 2, 1, 2, 1, 2), lambda b: b.t.resize_(1, 2, 1, 2, 1, 3).fill_(1), told="shape"
+    lambda: ones(1, 2, 1, 2, 1, 2), lambda b: b.t.resize_(1, 2, 1, 2, 1, 3).fill_(1), reason="shape"
 )("tensor: six dimensions, in place")
 tensor(lambda: ones(4), put(lambda: torch.sparse_coo_tensor([[1]], [1.0], (4,))), breaks=None)(
     "tensor: layout"
 )
-tensor(lambda: ones(4), lambda b: torch.utils.swap_tensors(b.t, ones(5)), told="shape")(
+tensor(lambda: ones(4), lambda b: torch.utils.swap_tensors(b.t, ones(5)), reason="shape")(
     "tensor: swap_tensors"
 )
-tensor(lambda: ones(4), put(lambda: 3.0), told="t", program=lambda x, t: x * t)(
+tensor(lambda: ones(4), put(lambda: 3.0), reason="t", program=lambda x, t: x * t)(
     "tensor: becomes a number"
 )
 tensor(
-    lambda: ones(4), put(lambda: None), told="t", program=lambda x, t: x if t is None else x * t + 1
+    lambda: ones(4),
+    put(lambda: None),
+    reason="t",
+    program=lambda x, t: x if t is None else x * t + 1,
 )("tensor: becomes None")
 
 
-@fact("tensor: an attribute set on it", told="tag", breaks=None)
+@fact("tensor: an attribute set on it", reason="tag", breaks=None)
 def _():
     t = ones(4)
     t.tag = 2
@@ -135,20 +138,20 @@ def _():
     )
 
 
-@fact("tensors: two become one", told="b")
+@fact("tensors: two become one", reason="b")
 def _():
     b, c = Box(t=ones(4)), Box(t=ones(4))
     return (lambda x: x * (2 if b.t is c.t else 3)), lambda: setattr(c, "t", b.t)
 
 
-@fact("tensors: one becomes two", told="t")
+@fact("tensors: one becomes two", reason="t")
 def _():
     b = Box(t=ones(4))
     c = Box(t=b.t)
     return (lambda x: x * (2 if b.t is c.t else 3)), lambda: setattr(c, "t", ones(4))
 
 
-@fact("tensors: written input comes to share memory with another", told="alias")
+@fact("tensors: written input comes to share memory with another", reason="alias")
 def _():
     base = torch.arange(8.0)
     b = Box(t=torch.arange(4.0), u=torch.arange(4.0))
@@ -164,7 +167,7 @@ def _():
     return program, change
 
 
-@fact("tensors: written input comes to be the other", told="")
+@fact("tensors: written input comes to be the other", reason="")
 def _():
     b = Box(t=torch.arange(4.0), u=torch.arange(4.0))
 
@@ -188,16 +191,16 @@ def setting(change, restore, program, **options):
 
 setting(lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True),
         lambda x, p=torch.nn.Parameter(ones(4)): x * p,
-        told="is_grad_enabled")("grad mode")  # fmt: skip
+        reason="is_grad_enabled")("grad mode")  # fmt: skip
 setting(lambda: torch.set_default_dtype(torch.float64),
 lambda: torch.set_default_dtype(torch.float32),
-        lambda x: torch.ones(2), told="default_dtype")("default dtype")  # fmt: skip
+        lambda x: torch.ones(2), reason="default_dtype")("default dtype")  # fmt: skip
 setting(lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None),
-        lambda x: torch.ones(2), told="function_modes")("default device")  # fmt: skip
+        lambda x: torch.ones(2), reason="function_modes")("default device")  # fmt: skip
 setting(lambda: torch.use_deterministic_algorithms(True),
 lambda: torch.use_deterministic_algorithms(False),
         lambda x: x * (2 if torch.are_deterministic_algorithms_enabled() else 3),
-        told="deterministic")("deterministic mode")  # fmt: skip
+        reason="deterministic")("deterministic mode")  # fmt: skip
 setting(lambda: torch.use_deterministic_algorithms(True, warn_only=True),
         lambda: torch.use_deterministic_algorithms(False),
         lambda x: x * (2 if torch.is_deterministic_algorithms_warn_only_enabled() else 3),
@@ -216,7 +219,7 @@ setting(lambda: setattr(torch.backends.mkldnn, "deterministic", True),
         breaks=None)("a flag of torch.backends.mkldnn")  # fmt: skip
 setting(lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.set_autocast_enabled("cpu",
 False),
-        lambda x, w=ones(4, 4): x @ w, told="autocast")("autocast")  # fmt: skip
+        lambda x, w=ones(4, 4): x @ w, reason="autocast")("autocast")  # fmt: skip
 setting(lambda: torch.backends.cuda.enable_math_sdp(False),
 lambda: torch.backends.cuda.enable_math_sdp(True),
         lambda x: x * (2 if torch.backends.cuda.math_sdp_enabled() else 3),
@@ -358,7 +361,9 @@ def test_written_arguments_that_share_memory():
 
 
 def test_reason_names_the_dimension():
-    seen = twin(lambda: lambda x: x * 2, (X,), (torch.ones(5, 4),), recompiles=1, dynamic=False)
+    seen = compare_with_eager(
+        lambda: lambda x: x * 2, (X,), (torch.ones(5, 4),), recompiles=1, dynamic=False
+    )
     assert "x.shape == (3, 4)" in seen.reasons[0] and "(5, 4)" in seen.reasons[0]
 
 
@@ -366,7 +371,9 @@ def test_reason_of_a_symbolic_size():
     def program(x):
         return x * 2 if x.shape[0] < 10 else x * 3
 
-    seen = twin(lambda: program, *((torch.ones(n, 2),) for n in (3, 5, 7, 11, 12)), recompiles=2)
+    seen = compare_with_eager(
+        lambda: program, *((torch.ones(n, 2),) for n in (3, 5, 7, 11, 12)), recompiles=2
+    )
     assert "x.shape[0]" in seen.reasons[1], seen.reasons
 
 

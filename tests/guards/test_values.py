@@ -107,31 +107,31 @@ VALUES = {
 
 
 for _name, _values in VALUES.items():
-    fact(f"value: {_name}", told="k")(attribute(*_values))
+    fact(f"value: {_name}", reason="k")(attribute(*_values))
 
 
 # -- containers --
 
 
-@fact("list: item replaced", told="items[0]")
+@fact("list: item replaced", reason="items[0]")
 def _():
     items = [1, 2]
     return (lambda x: x * items[0]), lambda: items.__setitem__(0, 5)
 
 
-@fact("list: item appended", told="items")
+@fact("list: item appended", reason="items")
 def _():
     items = [1, 2]
     return (lambda x: sum((x * i for i in items), x)), lambda: items.append(5)
 
 
-@fact("list: order", told="items")
+@fact("list: order", reason="items")
 def _():
     items = [1, 2]
     return (lambda x: x ** items[0] * items[1]), lambda: items.reverse()
 
 
-@fact("list: a tensor in it replaced by one of another dtype", told="items[0]")
+@fact("list: a tensor in it replaced by one of another dtype", reason="items[0]")
 def _():
     items = [torch.ones(4)]
     return (lambda x: x.double() + items[0]), lambda: items.__setitem__(
@@ -139,7 +139,7 @@ def _():
     )
 
 
-@fact("list: the same object twice", told="items[1]")
+@fact("list: the same object twice", reason="items[1]")
 def _():
     a, b = Box(k=1), Box(k=1)
     items = [a, a]
@@ -150,7 +150,7 @@ def _():
     return program, lambda: items.__setitem__(1, b)
 
 
-@fact("list: different objects become the same", told="items[1]")
+@fact("list: different objects become the same", reason="items[1]")
 def _():
     a, b = Box(k=1), Box(k=1)
     items = [a, b]
@@ -161,37 +161,37 @@ def _():
     return program, lambda: items.__setitem__(1, a)
 
 
-@fact("list: a number in a nested list", told="items[1]")
+@fact("list: a number in a nested list", reason="items[1]")
 def _():
     items = [[1], [2]]
     return (lambda x: x * items[1][0]), lambda: items[1].__setitem__(0, 7)
 
 
-@fact("dict: value", told="d.a")
+@fact("dict: value", reason="d.a")
 def _():
     d = {"a": 1}
     return (lambda x: x * d["a"]), lambda: d.update(a=4)
 
 
-@fact("dict: key appears", told="d")
+@fact("dict: key appears", reason="d")
 def _():
     d = {"a": 1}
     return (lambda x: x * d.get("b", 3)), lambda: d.update(b=4)
 
 
-@fact("dict: key disappears", told="d")
+@fact("dict: key disappears", reason="d")
 def _():
     d = {"a": 1, "b": 2}
     return (lambda x: x * d.get("b", 3)), lambda: d.pop("b")
 
 
-@fact("dict: order of keys", told="d")
+@fact("dict: order of keys", reason="d")
 def _():
     d = {"a": 1, "b": 2}
     return (lambda x: x ** next(iter(d.values()))), lambda: d.update(a=d.pop("a"))
 
 
-@fact("dict: key of equal value and another type", told="d")
+@fact("dict: key of equal value and another type", reason="d")
 def _():
     d = {1: 2}
 
@@ -202,68 +202,68 @@ def _():
     return (lambda x: [torch.full((2,), k) for k in d]), change
 
 
-@fact("dict: int keys", told="d[3]")
+@fact("dict: int keys", reason="d[3]")
 def _():
     d = {3: 2}
     return (lambda x: x * d[3]), lambda: d.update({3: 5})
 
 
-@fact("dict: tuple keys", told="d")
+@fact("dict: tuple keys", reason="d")
 def _():
     d = {(1, "a"): 2}
     return (lambda x: x * d[1, "a"]), lambda: d.update({(1, "a"): 5})
 
 
-@fact("dict replaced by an equal one with another value", told="b.d")
+@fact("dict replaced by an equal one with another value", reason="b.d")
 def _():
     b = Box(d={"a": 1})
     return (lambda x: x * b.d["a"]), lambda: setattr(b, "d", {"a": 2})
 
 
-@fact("set: member added", told="s")
+@fact("set: member added", reason="s")
 def _():
     s = {1}
     return (lambda x: x if 2 in s else -x), lambda: s.add(2)
 
 
-@fact("set: truth", told="s")
+@fact("set: truth", reason="s")
 def _():
     s = {1}
     return (lambda x: x if s else -x), lambda: s.clear()
 
 
-@fact("deque: item", told="d")
+@fact("deque: item", reason="d")
 def _():
     d = collections.deque([1, 2])
     return (lambda x: x * d[0]), lambda: d.rotate(1)
 
 
-@fact("deque: length", told="d")
+@fact("deque: length", reason="d")
 def _():
     d = collections.deque([1, 2])
     return (lambda x: x * len(d)), lambda: d.append(1)
 
 
-@fact("ordered dict: order", told="d")
+@fact("ordered dict: order", reason="d")
 def _():
     d = collections.OrderedDict(a=1, b=2)
     return (lambda x: x ** list(d.values())[0]), lambda: d.move_to_end("a")
 
 
-@fact("default dict: key", told="d")
+@fact("default dict: key", reason="d")
 def _():
     d = collections.defaultdict(int, a=1)
     return (lambda x: x * (d["a"] + 1)), lambda: d.update(a=4)
 
 
-@fact("namedtuple: field", told="p")
+@fact("namedtuple: field", reason="p")
 def _():
     P = collections.namedtuple("P", "a b")
     b = Box(p=P(1, 2))
     return (lambda x: x * b.p.a), lambda: setattr(b, "p", P(3, 2))
 
 
-@fact("dataclass: field", told="a")
+@fact("dataclass: field", reason="a")
 def _():
     @dataclasses.dataclass
     class D:
@@ -273,7 +273,7 @@ def _():
     return (lambda x: x * d.a), lambda: setattr(d, "a", 3)
 
 
-@fact("frozen dataclass replaced", told="d")
+@fact("frozen dataclass replaced", reason="d")
 def _():
     @dataclasses.dataclass(frozen=True)
     class D:
@@ -283,7 +283,7 @@ def _():
     return (lambda x: x * b.d.a), lambda: setattr(b, "d", D(3))
 
 
-@fact("object with slots", told="a")
+@fact("object with slots", reason="a")
 def _():
     class S:
         __slots__ = ("a",)

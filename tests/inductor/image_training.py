@@ -12,8 +12,8 @@ import torch
 import tracer_core
 
 
-def relative(actual, truth):
-    return ((actual.double() - truth).norm() / truth.norm()).item()
+def relative(actual, in_float64):
+    return ((actual.double() - in_float64).norm() / in_float64.norm()).item()
 
 
 def step(function, module, x):
@@ -32,8 +32,8 @@ def gradients_are_right(module, image, batches):
     for batch in batches:
         x = torch.randn(batch, *image)
         expected, actual = step(module, module, x), step(fast, ours, x)
-        truth = step(exact, exact, x.double())
-        for item, other, true in zip(expected, actual, truth, strict=True):
+        in_float64 = step(exact, exact, x.double())
+        for item, other, true in zip(expected, actual, in_float64, strict=True):
             assert item.stride() == other.stride()
             # a relu whose input is nearly 0 may let a gradient through here and not there
             limit = 3 * (item.double() - true).norm() + 1e-3 * true.norm() + 1e-5

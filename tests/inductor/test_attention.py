@@ -33,7 +33,7 @@ def check(function, *args, ours: int | None, texts, options=None) -> None:
                 a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
                 for a in args
             ]
-            truth = function(*double)
+            exact = function(*double)
             assert (result.shape, result.stride(), result.dtype) == (
                 eager.shape,
                 eager.stride(),
@@ -41,7 +41,7 @@ def check(function, *args, ours: int | None, texts, options=None) -> None:
             )
             assert torch.equal(result.isnan(), eager.isnan())
             error, of_eager = (
-                (t.nan_to_num() - truth.nan_to_num()).abs().max().item() for t in (result, eager)
+                (t.nan_to_num() - exact.nan_to_num()).abs().max().item() for t in (result, eager)
             )
             assert error <= 3 * of_eager + 1e-6, (error, of_eager)
     if ours is not None:
@@ -347,11 +347,11 @@ def test_layers_that_are_one_operator_without_gradients(name, texts) -> None:
 
     fast = tracer_core.compile(lambda x: function(x) * 2)
     with torch.no_grad():
-        result, truth = fast(x), function(x.double()) * 2
+        result, exact = fast(x), function(x.double()) * 2
         eager = function(x) * 2
     assert len(texts) == 1 and texts[0].count("    run_attention(") == 1
     assert result.stride() == eager.stride()
-    assert (result - truth).abs().max() <= 3 * (eager - truth).abs().max() + 1e-6
+    assert (result - exact).abs().max() <= 3 * (eager - exact).abs().max() + 1e-6
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -426,12 +426,12 @@ def test_one_operand_contiguous_the_others_transposed(keys, training):
     compiled = tracer_core.compile(attend, backend="inductor")
     for length in (keys, keys + 3, keys + 7):
         inputs = [torch.randn(2, length, 4, 16, requires_grad=training) for _ in range(3)]
-        twins = [item.detach().clone().requires_grad_(training) for item in inputs]
-        ours, eager = compiled(*inputs), attend(*twins)
+        references = [item.detach().clone().requires_grad_(training) for item in inputs]
+        ours, eager = compiled(*inputs), attend(*references)
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-4)
         assert ours.stride() == eager.stride()
         if training:
             ours.sum().backward()
             eager.sum().backward()
-            for value, twin in zip(inputs, twins, strict=True):
-                torch.testing.assert_close(value.grad, twin.grad, atol=1e-4, rtol=1e-3)
+            for value, reference in zip(inputs, references, strict=True):
+                torch.testing.assert_close(value.grad, reference.grad, atol=1e-4, rtol=1e-3)

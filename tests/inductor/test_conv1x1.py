@@ -28,15 +28,15 @@ def test_the_kernel_alone(shape, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        truth = F.conv2d(x.double(), w.double())
-        assert relative(conv1x1.convolution(x, w), truth) < 1e-6
-        dy = torch.randn(truth.shape)
-        truth = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double())
+        exact = F.conv2d(x.double(), w.double())
+        assert relative(conv1x1.convolution(x, w), exact) < 1e-6
+        dy = torch.randn(exact.shape)
+        exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double())
         dx, *rest = conv1x1.convolution_backward(dy, x, w, [True, False, False])
-        assert relative(dx, truth) < 1e-6 and rest == [None, None]
-        truth = torch.nn.grad.conv2d_weight(x.double(), w.shape, dy.double())
+        assert relative(dx, exact) < 1e-6 and rest == [None, None]
+        exact = torch.nn.grad.conv2d_weight(x.double(), w.shape, dy.double())
         none, dw, _ = conv1x1.convolution_backward(dy, x, w, [False, True, False])
-        assert relative(dw, truth) < 1e-6 and none is None and dw.shape == w.shape
+        assert relative(dw, exact) < 1e-6 and none is None and dw.shape == w.shape
     finally:
         torch.set_num_threads(before)
 

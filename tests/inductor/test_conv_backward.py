@@ -37,13 +37,13 @@ def test_our_gradients_in_every_layout(name):
     how = (stride, padding, dilation, False, (0, 0), 1)
     dy = torch.randn_like(aten.convolution(x, weight, None, *how))
     mask = [True, True, False]
-    truth = aten.convolution_backward(dy.double(), x.double(), weight.double(), None, *how, mask)
+    exact = aten.convolution_backward(dy.double(), x.double(), weight.double(), None, *how, mask)
     for layouts in itertools.product(LAYOUTS, repeat=3):
         inputs = [
             t.contiguous(memory_format=f) for t, f in zip((dy, x, weight), layouts, strict=True)
         ]
         actual = small_gemm.convolution_backward(*inputs, None, *how, mask)
-        for item, right, of in zip(actual[:2], truth[:2], inputs[1:], strict=True):
+        for item, right, of in zip(actual[:2], exact[:2], inputs[1:], strict=True):
             assert item.stride() == of.stride()
             torch.testing.assert_close(item.double(), right, rtol=1e-5, atol=1e-4)
 

@@ -127,17 +127,17 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     bias = torch.randn(g.count)
     rest = (g.stride, g.padding, g.dilation, g.groups)
     eager = F.conv2d(x, weight, bias, *rest)
-    truth = F.conv2d(x.double(), weight.double(), bias.double(), *rest)
+    exact = F.conv2d(x.double(), weight.double(), bias.double(), *rest)
     residual = torch.randn_like(eager, memory_format=torch.channels_last)
     ready = packed_weights.pack(weight, g)
-    allowed = 3 * (eager - truth).abs().max().item() + 1e-6
+    allowed = 3 * (eager - exact).abs().max().item() + 1e-6
     reference = packed_weights.convolution(x, ready, bias, g)
-    assert (reference - truth).abs().max().item() <= allowed
+    assert (reference - exact).abs().max().item() <= allowed
     full = packed_weights.convolution(
         x, ready, None, g, before="gelu_tanh", residual=residual, after="relu6"
     )
     wanted = F.relu6(
-        F.gelu(truth - bias.double()[:, None, None], approximate="tanh") + residual.double()
+        F.gelu(exact - bias.double()[:, None, None], approximate="tanh") + residual.double()
     )
     assert (full - wanted).abs().max().item() <= allowed
     factor = torch.rand(g.count)
@@ -145,7 +145,7 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
         x, ready, bias, g, scale=factor, before="hardswish", residual=residual
     )
     wanted = (
-        F.hardswish((truth - per_channel(bias)) * per_channel(factor) + per_channel(bias))
+        F.hardswish((exact - per_channel(bias)) * per_channel(factor) + per_channel(bias))
         + residual.double()
     )
     assert (scaled - wanted).abs().max().item() <= allowed

@@ -38,16 +38,16 @@ class Words(nn.Module):
 def test_tied_words_learn_as_in_eager(twice, padding):
     torch.manual_seed(2)
     model = Words(twice, padding)
-    truth = copy.deepcopy(model).double()
+    exact = copy.deepcopy(model).double()
     fast = tracer_core.compile(model, backend="inductor")
     for seed in (1, 2):
         torch.manual_seed(seed)
         tokens = torch.randint(0, 40, (3, 7))
         tokens[0] = 3  # many of one word, padding among them
-        for function, module in ((fast, model), (truth, truth)):
+        for function, module in ((fast, model), (exact, exact)):
             module.zero_grad()
             F.cross_entropy(function(tokens).flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
-        for parameter, other in zip(model.parameters(), truth.parameters(), strict=True):
+        for parameter, other in zip(model.parameters(), exact.parameters(), strict=True):
             torch.testing.assert_close(parameter.grad.double(), other.grad, rtol=1e-5, atol=1e-6)
 
 

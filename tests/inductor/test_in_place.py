@@ -7,7 +7,7 @@ import torch
 
 import tracer_core
 from inductor_backend.lowering.in_place import in_place_writes
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tracer_core.plugin_api import lower
 
 ROWS, POSITION, CACHE = torch.tensor([3, 0]), torch.tensor(2), (2, 3, 8, 4)
@@ -90,7 +90,7 @@ def arguments(start=2, transposed=False):
 def test_rows_of_an_input(name):
     program, count = PROGRAMS[name]
     calls = [arguments(), arguments(5), arguments(0, transposed=True), arguments(1)]
-    twin(lambda: program, *calls, graphs=2, breaks=0, backend="inductor")
+    compare_with_eager(lambda: program, *calls, graphs=2, breaks=0, backend="inductor")
     graph = captured(program, calls[0])
     assert len(in_place_writes(graph)) == count
 

@@ -73,8 +73,8 @@ def test_inference(name):
         ours = c(*inputs)
         eager = tensors(model(*inputs))
         doubles = [x.double() if x.is_floating_point() else x for x in inputs]
-        truth = tensors(copy.deepcopy(model).double()(*doubles))
-    for o, e, t in zip(ours, eager, truth, strict=True):
+        exact = tensors(copy.deepcopy(model).double()(*doubles))
+    for o, e, t in zip(ours, eager, exact, strict=True):
         assert o.stride() == e.stride() and o.dtype == e.dtype
         assert (o - t).abs().max() <= 3 * (e - t).abs().max() + 1e-6 * t.abs().max()
 
@@ -82,14 +82,14 @@ def test_inference(name):
 def test_training_mode_updates_the_statistics_of_batch_norm():
     torch.manual_seed(0)
     model, inputs = resnet18()
-    twin = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     with torch.no_grad():
         c = compiled(lambda *x: (model(*x),), *inputs)
-        model.load_state_dict(twin.state_dict())
+        model.load_state_dict(reference.state_dict())
         (ours,) = c(*inputs)
-        eager = twin(*inputs)
+        eager = reference(*inputs)
     torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-4)
-    for (name, mine), theirs in zip(model.named_buffers(), twin.buffers(), strict=True):
+    for (name, mine), theirs in zip(model.named_buffers(), reference.buffers(), strict=True):
         torch.testing.assert_close(
             mine, theirs, atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
         )

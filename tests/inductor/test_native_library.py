@@ -22,8 +22,8 @@ from inductor_backend.native_library.interface import C_TYPES, Parameter, identi
 from inductor_backend.plugin import BACKEND
 from tests.support.frozen_graphs import frozen_graph
 from tests.support.native_libraries import (
+    Embeddings,
     Library,
-    Words,
     close,
     library,
     like_eager,
@@ -55,52 +55,52 @@ class Images(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory) -> Library:
+def embedding(tmp_path_factory) -> Library:
     torch.manual_seed(0)
     ids, seen = torch.randint(0, 100, (3, 24)), torch.arange(24) < torch.tensor([[24], [11], [1]])
-    return like_eager(Words().eval(), ids, seen, folder=tmp_path_factory.mktemp("w") / "words")
+    return like_eager(Embeddings().eval(), ids, seen, folder=tmp_path_factory.mktemp("w") / "words")
 
 
 def test_a_model_of_images(tmp_path) -> None:
     torch.manual_seed(0)
     model = Images().eval()
-    made = like_eager(model, torch.randn(2, 3, 30, 34), folder=tmp_path / "images")
+    standalone = like_eager(model, torch.randn(2, 3, 30, 34), folder=tmp_path / "images")
     other = torch.randn(2, 3, 30, 34) * 5
     with torch.no_grad():
-        close(made(other)[0], model(other))
-    stays_inside(made, ones="")
+        close(standalone(other)[0], model(other))
+    stays_inside(standalone, ones="")
     weights = sum(item.numel() for item in model.state_dict().values()) * 4
-    assert weights / 2 < made.about["weight_bytes"] < 2 * weights
+    assert weights / 2 < standalone.about["weight_bytes"] < 2 * weights
 
 
-def test_it_needs_neither_python_nor_torch(words) -> None:
-    actual = ran(["ldd", f"{words.name}.so"], words.folder)
+def test_it_needs_neither_python_nor_torch(embedding) -> None:
+    actual = ran(["ldd", f"{embedding.name}.so"], embedding.folder)
     names = {line.split()[0].rpartition("/")[2].partition(".so")[0] for line in actual.splitlines()}
     assert names <= {"linux-vdso", "libgomp", "libc", "libm", "libpthread", "ld-linux-x86-64",
                      "ld-linux-aarch64"}  # fmt: skip
-    symbols = ran(["nm", "-D", f"{words.name}.so"], words.folder)
+    symbols = ran(["nm", "-D", f"{embedding.name}.so"], embedding.folder)
     assert not re.search(r"\bPy|_Py|torch|c10|_ZN2at", symbols)
     exported = re.findall(r" [TDBRVWu] (\w+)$", symbols, re.MULTILINE)
     assert sorted(exported) == [f"words_{what}" for what in ("close", "error", "open", "run")]
 
 
-def test_the_description(words) -> None:
-    ids, seen = words.about["inputs"]
+def test_the_description(embedding) -> None:
+    ids, seen = embedding.about["inputs"]
     assert (ids["dtype"], ids["sizes"], ids["bytes"]) == ("int64", [3, 24], 3 * 24 * 8)
     assert (seen["dtype"], seen["strides"], seen["bytes"]) == ("bool", [24, 1], 3 * 24)
-    assert [item["sizes"] for item in words.about["outputs"]] == [[3, 24, 100]]
+    assert [item["sizes"] for item in embedding.about["outputs"]] == [[3, 24, 100]]
     # the table is kept once, for the embedding and the head's packed copy
-    assert words.about["weight_bytes"] < 4 * (2 * 100 * 32 + 5 * 32 * 32 + 2000)
+    assert embedding.about["weight_bytes"] < 4 * (2 * 100 * 32 + 5 * 32 * 32 + 2000)
 
 
-def test_an_index_out_of_range_is_an_error(words) -> None:
+def test_an_index_out_of_range_is_an_error(embedding) -> None:
     seen = torch.ones(3, 24, dtype=torch.bool)
     for wrong in (100, -101, 2**62):
-        words.written(torch.full((3, 24), wrong), seen)
+        embedding.written(torch.full((3, 24), wrong), seen)
         done = subprocess.run(
-            ["./example", "inputs", "outputs"], cwd=words.folder, capture_output=True, text=True
+            ["./example", "inputs", "outputs"], cwd=embedding.folder, capture_output=True, text=True
         )
-        assert done.returncode == 10 + words.about["errors"]["WORDS_BAD_INDEX"]
+        assert done.returncode == 10 + embedding.about["errors"]["WORDS_BAD_INDEX"]
         assert done.stderr == "words_run: index out of range in self\n"
 
 
@@ -160,16 +160,16 @@ int main(void) {
 """
 
 
-def test_threads_with_contexts_of_their_own(words) -> None:
+def test_threads_with_contexts_of_their_own(embedding) -> None:
     """A run never takes another's failure for its own."""
-    (words.folder / "threads.c").write_text(THREADS.replace("INPUTS", "ids, seen"))
-    words.build("threads.c", "threads")
-    assert ran(["./threads"], words.folder) == "0\n"
-    assert ran(["./threads"], words.folder, {**os.environ, "OMP_NUM_THREADS": "2"}) == "0\n"
+    (embedding.folder / "threads.c").write_text(THREADS.replace("INPUTS", "ids, seen"))
+    embedding.build("threads.c", "threads")
+    assert ran(["./threads"], embedding.folder) == "0\n"
+    assert ran(["./threads"], embedding.folder, {**os.environ, "OMP_NUM_THREADS": "2"}) == "0\n"
 
 
-def test_null_pointers_are_errors(words) -> None:
-    (words.folder / "null.c").write_text("""
+def test_null_pointers_are_errors(embedding) -> None:
+    (embedding.folder / "null.c").write_text("""
 #include <stdio.h>
 #include "words.h"
 int main(void) {
@@ -185,14 +185,14 @@ int main(void) {
     return 0;
 }
 """)
-    words.build("null.c", "null")
-    null = words.about["errors"]["WORDS_NULL_POINTER"]
-    printed = ran(["./null"], words.folder)
+    embedding.build("null.c", "null")
+    null = embedding.about["errors"]["WORDS_NULL_POINTER"]
+    printed = ran(["./null"], embedding.folder)
     assert printed == f"{null} 0 {null} {null} a pointer is null, an unknown code"
 
 
-def test_nothing_beyond_a_tensor_is_touched(words) -> None:
-    stays_inside(words, ones="args[1]")
+def test_nothing_beyond_a_tensor_is_touched(embedding) -> None:
+    stays_inside(embedding, ones="args[1]")
 
 
 def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
@@ -201,15 +201,15 @@ def test_a_compiler_without_openmp(tmp_path, monkeypatch) -> None:
     flags = tuple("-fopenmp-simd" if flag == "-fopenmp" else flag for flag in tools.flags)
     monkeypatch.setattr(writer, "find_compiler", lambda: replace(tools, flags=flags))
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 9)).eval()
-    made = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
-    assert not made.about["openmp"]
-    assert "gomp" not in ran(["ldd", "alone.so"], made.folder)
+    standalone = like_eager(model, torch.randn(7, 20), folder=tmp_path / "alone")
+    assert not standalone.about["openmp"]
+    assert "gomp" not in ran(["ldd", "alone.so"], standalone.folder)
 
 
-def test_two_libraries_in_one_process(words, tmp_path) -> None:
+def test_two_libraries_in_one_process(embedding, tmp_path) -> None:
     """What they have in common by name is each one's own."""
     result = library(lambda x: F.gelu(x) @ x.t(), torch.randn(24, 24), folder=tmp_path / "other")
-    (words.folder / "both.c").write_text(
+    (embedding.folder / "both.c").write_text(
         '#include <stdio.h>\n#include "words.h"\n#include "other.h"\n'
         "static int64_t ids[72]; static uint8_t seen[72]; static float x[576], y[576], z[7200];\n"
         """int main(void) {
@@ -239,8 +239,8 @@ def test_two_libraries_in_one_process(words, tmp_path) -> None:
         f"-Wl,-rpath,{result.folder}",
     ]
     ran(["g++", "-x", "c++", "both.c", "-x", "none", "words.so", *words_h, "-Wl,-rpath,$ORIGIN",
-         "-o", "both"], words.folder)  # fmt: skip
-    assert ran(["./both"], words.folder) == f"1.0000 {2 * F.gelu(torch.tensor(2.0)):.4f}"
+         "-o", "both"], embedding.folder)  # fmt: skip
+    assert ran(["./both"], embedding.folder) == f"1.0000 {2 * F.gelu(torch.tensor(2.0)):.4f}"
 
 
 def test_a_library_of_the_core(tmp_path) -> None:
@@ -261,14 +261,14 @@ def test_a_library_of_the_core(tmp_path) -> None:
     with pytest.raises(PackageError, match="returns a view of an input"):
         tracer_core.package_library(model, (rows,), tmp_path / "x", kwargs={"scale": scale})
     model.forward = lambda rows, *, scale: {"all": layers(rows) * scale, "last": rows[-1] * 1}
-    made = Library(tmp_path / "scaled", [0, 1])
-    tracer_core.package_library(model, (rows,), made.folder, kwargs={"scale": scale})
-    made.build("example.c", "example")
-    assert [item["source"] for item in made.about["inputs"]] == ["rows", "scale"]
+    standalone = Library(tmp_path / "scaled", [0, 1])
+    tracer_core.package_library(model, (rows,), standalone.folder, kwargs={"scale": scale})
+    standalone.build("example.c", "example")
+    assert [item["source"] for item in standalone.about["inputs"]] == ["rows", "scale"]
     for count in (7, 1, 64, 2):
         rows = torch.randn(count, 20)
         with torch.no_grad():
-            ours, wanted = made(rows, scale), model(rows, scale=scale)
+            ours, wanted = standalone(rows, scale), model(rows, scale=scale)
         for one, other in zip(ours, wanted.values(), strict=True):
             close(one, other)
 
@@ -290,8 +290,8 @@ def test_conditions_on_sizes(tmp_path) -> None:
         close(result(*inputs)[0], halves(*inputs))
     for rows, columns in ((18, 6), (11, 6)):
         result.written(torch.randn(rows, columns), torch.randn(columns, 5))
-        words = ["./example", "inputs", "outputs", "0", str(rows), str(columns)]
-        done = subprocess.run(words, cwd=result.folder, capture_output=True, text=True)
+        embedding = ["./example", "inputs", "outputs", "0", str(rows), str(columns)]
+        done = subprocess.run(embedding, cwd=result.folder, capture_output=True, text=True)
         assert done.stderr == "halves_run: a size is none that the library was built for\n"
 
     first, second = (item["name"] for item in result.about["sizes"])

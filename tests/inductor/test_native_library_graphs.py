@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import tracer_core
 from tests.support.frozen_graphs import frozen_graph
 from tests.support.native_libraries import (
-    Words,
+    Embeddings,
     close,
     library,
     like_eager,
@@ -69,7 +69,7 @@ def test_results_that_lie_elsewhere(tmp_path) -> None:
         close(item, other)
 
 
-class Products(nn.Module):
+class Matmuls(nn.Module):
     """Products and convolutions for which the Python module would call ATen."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Products(nn.Module):
 def test_products_that_are_no_kernel_of_ours_elsewhere(tmp_path) -> None:
     torch.manual_seed(0)
     x, y, z = torch.randn(4, 6, 20), torch.randn(4, 6, 6), torch.randn(4, 20, 6)
-    stays_inside(like_eager(Products().eval(), x, y, z, folder=tmp_path / "products"), ones="")
+    stays_inside(like_eager(Matmuls().eval(), x, y, z, folder=tmp_path / "products"), ones="")
 
 
 class Windows(nn.Module):
@@ -125,7 +125,7 @@ def test_convolutions_of_all_kinds(tmp_path) -> None:
 
 
 def test_products_of_other_dtypes(tmp_path) -> None:
-    def products(x, y, bias):
+    def matmuls(x, y, bias):
         wide, counts = x.double(), (y * 9).long()
         low = torch.addmm(bias.bfloat16(), x.bfloat16(), y.bfloat16())
         return (
@@ -135,8 +135,8 @@ def test_products_of_other_dtypes(tmp_path) -> None:
         )  # fmt: skip
 
     x, y, bias = torch.randn(7, 12), torch.randn(12, 5), torch.randn(5)
-    result = library(products, x, y, bias, folder=tmp_path / "products")
-    for ours, eager in zip(result(x, y, bias), products(x, y, bias), strict=True):
+    result = library(matmuls, x, y, bias, folder=tmp_path / "products")
+    for ours, eager in zip(result(x, y, bias), matmuls(x, y, bias), strict=True):
         torch.testing.assert_close(ours, eager)
 
 
@@ -190,10 +190,10 @@ def while_loop(more, step, state):
 def test_loops(tmp_path) -> None:
     torch.manual_seed(0)
     rows, ids = torch.randn(7, 3, 6), torch.tensor([1, 0, 2])
-    made = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
-    made.written(rows, torch.tensor([1, 0, 24]))
+    native = like_eager(Steps().eval(), rows, ids, folder=tmp_path / "steps")
+    native.written(rows, torch.tensor([1, 0, 24]))
     done = subprocess.run(
-        ["./example", "inputs", "outputs"], cwd=made.folder, capture_output=True, text=True
+        ["./example", "inputs", "outputs"], cwd=native.folder, capture_output=True, text=True
     )
     assert done.stderr == "steps_run: index out of range in self\n"
 
@@ -201,7 +201,7 @@ def test_loops(tmp_path) -> None:
 def test_sizes_that_the_caller_gives(tmp_path) -> None:
     """A batch and a length, within the ranges and conditions of the captured graph."""
     torch.manual_seed(0)
-    model = Words().eval()
+    model = Embeddings().eval()
 
     def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
         seen = torch.arange(length) < torch.randint(1, length + 1, (batch, 1))
@@ -211,17 +211,17 @@ def test_sizes_that_the_caller_gives(tmp_path) -> None:
     for one in first:
         tracer_core.mark_dynamic(one, 0, min=2, max=40)
         tracer_core.mark_dynamic(one, 1, min=2, max=100)
-    made = library(model, *first, folder=tmp_path / "sized")
-    assert [(item["least"], item["most"]) for item in made.about["sizes"]] == [(2, 40), (2, 100)]
+    native = library(model, *first, folder=tmp_path / "sized")
+    assert [(item["least"], item["most"]) for item in native.about["sizes"]] == [(2, 40), (2, 100)]
     with torch.no_grad():
         for batch, length in ((3, 24), (2, 2), (40, 7), (5, 100), (2, 33)):
             given = inputs(batch, length)
             for threads in (1, 2):
-                (ours,) = made(*given, threads=threads)
+                (ours,) = native(*given, threads=threads)
                 close(ours, model(*given))
-    wrong = made.about["errors"]["SIZED_BAD_SIZE"]
-    made.written(*inputs(2, 2))
-    (made.folder / "wrong.c").write_text("""
+    wrong = native.about["errors"]["SIZED_BAD_SIZE"]
+    native.written(*inputs(2, 2))
+    (native.folder / "wrong.c").write_text("""
 #include <stdio.h>
 #include "sized.h"
 int main(void) {
@@ -242,8 +242,8 @@ int main(void) {
     sized_close(context);
     return 0;
 }
-""".replace("SIZES", "0, 0").replace("FIRST", made.about["sizes"][0]["name"])
-    .replace("SECOND", made.about["sizes"][1]["name"]))  # fmt: skip
-    made.build("wrong.c", "wrong")
+""".replace("SIZES", "0, 0").replace("FIRST", native.about["sizes"][0]["name"])
+    .replace("SECOND", native.about["sizes"][1]["name"]))  # fmt: skip
+    native.build("wrong.c", "wrong")
     wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
-    assert ran(["./wrong"], made.folder).split() == list(map(str, wanted))
+    assert ran(["./wrong"], native.folder).split() == list(map(str, wanted))

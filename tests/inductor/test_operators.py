@@ -240,11 +240,11 @@ def test_equals_eager(name):
 )
 def test_error_against_float64_is_at_most_three_times_eagers(name):
     fn, *inputs = PROGRAMS[name]
-    truth = flat(fn(*(x.double() for x in inputs)))
+    exact = flat(fn(*(x.double() for x in inputs)))
     eager = flat(fn(*inputs))
-    truth, eager = ([t.double() for t in side] for side in (truth, eager))
+    exact, eager = ([t.double() for t in side] for side in (exact, eager))
     ours = compiled(fn, *inputs)(*inputs)
-    for t, e, o in zip(truth, eager, ours, strict=True):
+    for t, e, o in zip(exact, eager, ours, strict=True):
         o, scale = o.double(), t.abs().max()
         assert (o - t).abs().max() <= 3 * (e - t).abs().max() + 2e-7 * scale
 

@@ -21,7 +21,7 @@ def checked(monkeypatch):
 
 
 @pytest.fixture
-def told():
+def messages():
     """What the compiler says of each graph's regions."""
     texts = []
     undo = observe(
@@ -70,14 +70,14 @@ def tokens(length=7):
 
 
 @pytest.mark.parametrize("caches", [False, True])
-def test_the_layers_of_a_transformer(told, caches):
+def test_the_layers_of_a_transformer(messages, caches):
     net = Deep(caches=caches).eval()
     fast = tracer_core.compile(net)
     with torch.no_grad():
         for _ in range(3):
             x = tokens()
             assert_same(fast(x), net(x))
-    (text,) = told
+    (text,) = messages
     assert text.endswith("times: four are lowered")
 
 
@@ -92,7 +92,7 @@ def test_every_layer_has_its_own_weights():
             assert_same(fast(x), net(x))
 
 
-def test_gradients(told):
+def test_gradients(messages):
     net = Deep()
     fast = tracer_core.compile(net)
     for _ in range(2):
@@ -101,12 +101,12 @@ def test_gradients(told):
         actual = torch.autograd.grad(fast(x).square().sum(), list(net.parameters()))
         for item, other in zip(actual, wanted, strict=True):
             torch.testing.assert_close(item, other, rtol=1e-3, atol=1e-3)
-    assert len(told) == 2 and all(
-        text.endswith("four are lowered") for text in told
+    assert len(messages) == 2 and all(
+        text.endswith("four are lowered") for text in messages
     )  # forward and backward
 
 
-def test_frozen_layers(told):
+def test_frozen_layers(messages):
     net = Deep().eval()
     fast = tracer_core.compile(net, options={"freeze": True})
     with torch.no_grad():
@@ -115,17 +115,17 @@ def test_frozen_layers(told):
             assert_same(fast(x), net(x))
         net.layers[5].down.weight.mul_(2)
         assert_same(fast(x), net(x))
-    assert told[0].endswith("four are lowered")
+    assert messages[0].endswith("four are lowered")
 
 
-def test_sizes_that_change(told):
+def test_sizes_that_change(messages):
     net = Deep(caches=True).eval()
     fast = tracer_core.compile(net, dynamic=True)
     with torch.no_grad():
         for length in (7, 9, 16, 7):
             x = tokens(length)
             assert_same(fast(x), net(x))
-    assert told[0].endswith("four are lowered")
+    assert messages[0].endswith("four are lowered")
 
 
 def chain(count, step):

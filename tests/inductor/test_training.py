@@ -223,9 +223,9 @@ def test_training_step(name, dtype, fallbacks):
     torch.manual_seed(0)
     model, inputs, loss_of = MODELS[name]()
     model.train()
-    eagers, truths = copy.deepcopy(model), copy.deepcopy(model).double()
+    eagers, exact_values = copy.deepcopy(model), copy.deepcopy(model).double()
     doubles = [x.double() if x.is_floating_point() else x for x in inputs]
-    truth = step(truths, truths, doubles, loss_of, torch.float64)
+    exact = step(exact_values, exact_values, doubles, loss_of, torch.float64)
     others = [copy.deepcopy(eagers) for _ in range(2)]
     eager = step(eagers, eagers, inputs, loss_of, dtype)
     # A relu whose input is nearly 0 lets a gradient through here, there none: what the last bit of
@@ -234,7 +234,7 @@ def test_training_step(name, dtype, fallbacks):
     ours = step(tracer_core.compile(model), model, inputs, loss_of, dtype)
     assert fallbacks == []
     assert ours.keys() == eager.keys()
-    for key, true in truth.items():
+    for key, true in exact.items():
         mine, theirs = ours[key], eager[key]
         assert (mine.dtype, mine.stride()) == (theirs.dtype, theirs.stride()), key
         error = max((eager[key] - true).norm() for eager in eagers)

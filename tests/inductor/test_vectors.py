@@ -175,9 +175,9 @@ def test_nothing_beyond_a_row_is_touched(count, written):
         x.mul_(2)
         return y
 
-    twin = row.clone()
-    assert_same(tracer_core.compile(function)(row), function(twin), rtol=2e-5, atol=2e-6)
-    assert_same(row, twin, rtol=2e-5, atol=2e-6)
+    reference = row.clone()
+    assert_same(tracer_core.compile(function)(row), function(reference), rtol=2e-5, atol=2e-6)
+    assert_same(row, reference, rtol=2e-5, atol=2e-6)
     assert written[0] > 0
     del memory
 

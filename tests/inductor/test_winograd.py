@@ -101,8 +101,8 @@ def test_the_kernel_shares_tiles_or_columns(threads: int, sizes: tuple[int, ...]
         return (y.tanh() + residual).relu()
 
     operands = (x, weight, scale, bias, residual)
-    truth, eager = reference(*(operand.double() for operand in operands)), reference(*operands)
-    error, of_eager = ((value - truth).abs().max().item() for value in (ours, eager))
+    exact, eager = reference(*(operand.double() for operand in operands)), reference(*operands)
+    error, of_eager = ((value - exact).abs().max().item() for value in (ours, eager))
     assert error <= 4 * of_eager
 
 

@@ -32,12 +32,12 @@ def test_the_kernel_alone(shape):
     x, w = torch.randn(batch, channels, height, width), torch.randn(count, channels, 3, 3)
     bias = torch.randn(count)
     padding = (pad, pad)
-    truth = F.conv2d(x.double(), w.double(), bias.double(), padding=padding)
-    assert relative(winograd.convolution(x, w, bias, (1, 1), padding), truth) < 1e-6
-    dy = torch.randn(truth.shape)
-    truth = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=padding)
+    exact = F.conv2d(x.double(), w.double(), bias.double(), padding=padding)
+    assert relative(winograd.convolution(x, w, bias, (1, 1), padding), exact) < 1e-6
+    dy = torch.randn(exact.shape)
+    exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=padding)
     dx, *_ = winograd.convolution_backward(dy, x, w, None, (1, 1), padding)
-    assert relative(dx, truth) < 1e-6
+    assert relative(dx, exact) < 1e-6
 
 
 def chosen(x, w, **kwargs):

@@ -45,9 +45,9 @@ def operand(value: Any) -> Any:
     )
 
 
-def check(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> None:
+def check(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
     # of few values, eager may get all right by luck
-    assert_as_accurate(got, eager, truth, floor=1e-6 if truth.numel() < 500 else 2e-7)
+    assert_as_accurate(got, eager, exact, floor=1e-6 if exact.numel() < 500 else 2e-7)
 
 
 @pytest.mark.parametrize("layout", ["nk", "kn"])
@@ -111,9 +111,9 @@ def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
     bias = torch.randn(weight_shape[0])
     rest = (stride, padding, dilation, False, (0, 0), 1)
     eager = aten.convolution.default(x, weight, bias, *rest)
-    truth = aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)
+    exact = aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)
     chosen = best(aten.convolution.default, [operand(v) for v in (x, weight, bias, *rest)])
-    check(chosen.function(x, weight, bias, *rest), eager, truth)
+    check(chosen.function(x, weight, bias, *rest), eager, exact)
     last = eager.is_contiguous(memory_format=torch.channels_last) and not eager.is_contiguous()
     got = small_gemm.convolution(x, weight, bias, *rest, channels_last=last)
     assert torch.allclose(got, eager, rtol=1e-4, atol=1e-4)
@@ -142,14 +142,14 @@ def test_direct_convolution(
     act = ACTIVATIONS[epilogue]
     eager = act(aten.convolution.default(x, weight, bias, *rest))
     residual = torch.randn_like(eager)
-    truth = (
+    exact = (
         act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest))
         + residual.double()
     )
     got = small_gemm.convolution(
         x, weight, bias, *rest, epilogue=epilogue, residual=residual, direct=True
     )
-    check(got, eager + residual, truth)
+    check(got, eager + residual, exact)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_table_chooses_convolutions(
             [1, 1], [pad, pad], [1, 1], False, [0, 0], 1)  # fmt: skip
     chosen = best(aten.convolution.default, [operand(a) for a in args])
     assert chosen.kind.text == kind and reason in chosen.reason
-    truth = aten.convolution.default(args[0].double(), args[1].double(), *args[2:])
-    check(chosen.function(*args), aten.convolution.default(*args), truth)
+    exact = aten.convolution.default(args[0].double(), args[1].double(), *args[2:])
+    check(chosen.function(*args), aten.convolution.default(*args), exact)
 
 
 MATMULS = [
@@ -194,8 +194,8 @@ def test_table_chooses(kind: str, dtype: torch.dtype, m: int, k: int, n: int) ->
     )
     chosen = best(aten.addmm.default, [operand(a) for a in args])
     assert chosen.kind.text == kind, chosen.reason
-    truth = torch.addmm(*(a.double() for a in args))
-    check(chosen.function(*args), torch.addmm(*args), truth)
+    exact = torch.addmm(*(a.double() for a in args))
+    check(chosen.function(*args), torch.addmm(*args), exact)
 
 
 SIDES = (
@@ -219,12 +219,12 @@ def test_products_of_many_rows(m: int, k: int, n: int, a_turned: bool, b_turned:
     a = torch.randn(k, m + 3)[:, :m].t() if a_turned else torch.randn(m, k + 3)[:, :k]
     b = torch.randn(n, k + 5)[:, :k].t() if b_turned else torch.randn(k, n + 5)[:, :n]
     bias, residual = torch.randn(n), torch.randn(m, n + 1)[:, :n]
-    truth = a.double() @ b.double()
-    check(small_gemm.blocked_mm(a, b), a @ b, truth)
-    check(small_gemm.blocked_addmm(bias, a, b), torch.addmm(bias, a, b), truth + bias.double())
+    exact = a.double() @ b.double()
+    check(small_gemm.blocked_mm(a, b), a @ b, exact)
+    check(small_gemm.blocked_addmm(bias, a, b), torch.addmm(bias, a, b), exact + bias.double())
     got = small_gemm.blocked_addmm(bias, a, b, epilogue="relu", residual=residual)
     eager = torch.relu(torch.addmm(bias, a, b)) + residual
-    check(got, eager, torch.relu(truth + bias.double()) + residual.double())
+    check(got, eager, torch.relu(exact + bias.double()) + residual.double())
 
 
 def test_one_row_against_weights_of_either_layout() -> None:

@@ -156,16 +156,16 @@ def every_exponent() -> torch.Tensor:
     return torch.cat([positive, -positive, torch.tensor(SPECIAL)])
 
 
-def ulp_error(got: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+def ulp_error(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """|got - truth| in units of the last place of float32 at truth; infinite where only one is
     finite.
     """
-    truth32 = truth.float()
-    same = (got == truth32) | (got.isnan() & truth.isnan())
-    exponent = torch.frexp(truth).exponent.clamp(min=-125)
-    unit = torch.ldexp(torch.ones_like(truth), exponent - 24)
-    error = (got.double() - truth).abs() / unit
-    error = torch.where(got.isnan() | got.isinf() | truth.isnan() | truth32.isinf(), INF, error)
+    truth32 = exact.float()
+    same = (got == truth32) | (got.isnan() & exact.isnan())
+    exponent = torch.frexp(exact).exponent.clamp(min=-125)
+    unit = torch.ldexp(torch.ones_like(exact), exponent - 24)
+    error = (got.double() - exact).abs() / unit
+    error = torch.where(got.isnan() | got.isinf() | exact.isnan() | truth32.isinf(), INF, error)
     return torch.where(same, 0.0, error)
 
 
@@ -180,16 +180,16 @@ def run(
 @pytest.mark.parametrize("name", UNARY)
 def test_float32_error_in_ulp(functions: Library, name: str) -> None:
     known(functions, name)
-    truth_of, limit, (low, high) = UNARY[name]
+    exact_value_of, limit, (low, high) = UNARY[name]
     x = torch.cat([every_exponent(), torch.linspace(low, high, 2_000_000)])
-    got, truth = run(functions, name, x), truth_of(x.double())
-    error = ulp_error(got, truth)
+    got, exact = run(functions, name, x), exact_value_of(x.double())
+    error = ulp_error(got, exact)
     worst = int(error.argmax())
     assert error[worst] <= limit, (
         f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
     )
     zeros = torch.tensor([0.0, -0.0] * 20)
-    signs, want = run(functions, name, zeros).signbit(), truth_of(zeros.double()).signbit()
+    signs, want = run(functions, name, zeros).signbit(), exact_value_of(zeros.double()).signbit()
     assert torch.equal(signs, want), f"{name}: the sign of zero"
 
 
@@ -200,15 +200,15 @@ def test_activations_are_at_least_as_near_as_eager(functions: Library, name: str
         [torch.linspace(-20, 20, 1_000_001), torch.randn(100_000) * 1e-3, every_exponent()]
     )
     x = x[x.isfinite()]  # eager's vector gelu gives NaN at infinity, its scalar one infinity
-    truth, eager = ACTIVATIONS[name](x.double()), ACTIVATIONS[name](x)
+    exact, eager = ACTIVATIONS[name](x.double()), ACTIVATIONS[name](x)
     got = run(functions, name, x)
-    finite = truth.isfinite() & (truth.abs() < 3e38)
-    error, eagers = ((y.double() - truth).abs()[finite] for y in (got, eager))
-    scale = truth.abs()[finite].clamp(min=1e-3)
+    finite = exact.isfinite() & (exact.abs() < 3e38)
+    error, eagers = ((y.double() - exact).abs()[finite] for y in (got, eager))
+    scale = exact.abs()[finite].clamp(min=1e-3)
     assert (error / scale).max() <= max(3e-7, 1.5 * (eagers / scale).max().item())
     # Eager's own may be coarse (of gelu 1e-3 at -3.5), so beside the argument too.
     assert (
-        error / torch.maximum(truth.abs(), x.abs().double())[finite].clamp(min=1e-30)
+        error / torch.maximum(exact.abs(), x.abs().double())[finite].clamp(min=1e-30)
     ).max() <= 4e-7
     assert torch.equal(got.isnan(), eager.isnan()) and not got[finite].isnan().any()
 
@@ -241,8 +241,8 @@ def test_pow(library: Library) -> None:
     x, y = (t.flatten().contiguous() for t in torch.meshgrid(special, special, indexing="ij"))
     x = torch.cat([x, torch.randn(2_000_000).exp()])
     y = torch.cat([y, torch.randn(2_000_000) * 30])
-    got, truth = run(library, "pow", x, y), torch.pow(x.double(), y.double())
-    error = ulp_error(got, truth)
+    got, exact = run(library, "pow", x, y), torch.pow(x.double(), y.double())
+    error = ulp_error(got, exact)
     worst = int(error.argmax())
     assert error[worst] <= 0.6, (
         f"pow({x[worst].item()!r}, {y[worst].item()!r}) = {got[worst].item()!r}"

@@ -29,10 +29,10 @@ def library() -> Library:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_float32_error_in_ulp(library: Library, name: str) -> None:
-    truth_of, limit, (low, high) = FUNCTIONS[name]
+    exact_value_of, limit, (low, high) = FUNCTIONS[name]
     x = torch.cat([every_exponent(), torch.linspace(low, high, 1_000_000)])
-    got, truth = run(library, name, x), truth_of(x.double())
-    error = ulp_error(got, truth)
+    got, exact = run(library, name, x), exact_value_of(x.double())
+    error = ulp_error(got, exact)
     worst = int(error.argmax())
     assert error[worst] <= limit, (
         f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"

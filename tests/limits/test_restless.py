@@ -93,8 +93,8 @@ def test_a_program_that_settles_later_is_compiled():
     for session in few:
         compare(greet(session, x), fast(session, x))
     assert captures_so_far() == start
-    (segment,) = tracer_core.api.compiled(fast).function.runtime.regions.starts.values()
-    assert all(segment.holder((session, x)).hot is not None for session in few)
+    (region,) = tracer_core.api.compiled(fast).function.runtime.regions.starts.values()
+    assert all(region.holder((session, x)).hot is not None for session in few)
 
 
 def test_many_layers_of_one_class_are_all_compiled():
@@ -108,8 +108,8 @@ def test_many_layers_of_one_class_are_all_compiled():
     for layer in layers:
         compare(greet(layer, x), fast(layer, x))
     assert captures_so_far() == start
-    (segment,) = tracer_core.api.compiled(fast).function.runtime.regions.starts.values()
-    assert len(segment.entries) == len(layers)
+    (region,) = tracer_core.api.compiled(fast).function.runtime.regions.starts.values()
+    assert len(region.entries) == len(layers)
 
 
 def test_names_that_are_new_in_each_call_do_not_pile_up():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.testing import CaptureCounter
 from tracer_core.trace import traced_arrays
 
@@ -165,9 +165,9 @@ def test_promotion(symbol, dtype):
 
     def program(a, b):
         return (
-            [told(apply, a, n) for n in NUMBERS],
-            [told(apply, n, a) for n in NUMBERS],
-            told(apply, a, b),
+            [described(apply, a, n) for n in NUMBERS],
+            [described(apply, n, a) for n in NUMBERS],
+            described(apply, a, b),
         )
 
     check(program, edge_values(dtype), edge_values(DTYPES[len(symbol) % 8], seed=1))
@@ -175,7 +175,7 @@ def test_promotion(symbol, dtype):
         check(apply, edge_values(dtype), edge_values(other, seed=1))
 
 
-def told(function, *args):
+def described(function, *args):
     try:
         return function(*args)
     except (TypeError, OverflowError, ValueError) as error:
@@ -239,7 +239,7 @@ def test_arrays_from_before():
 
         return f, types.SimpleNamespace(read=lambda: data.tolist())
 
-    twin(make, (X,), (Y,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=0)
 
 
 def test_arrays_as_arguments():

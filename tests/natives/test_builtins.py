@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import View, same, twin
+from tests.support.eager_reference import View, compare_with_eager, same
 
 X = torch.randn(3, 4)
 
@@ -485,7 +485,7 @@ def test_what_an_object_says_of_its_class_is_guarded():
 
         return fn, View(lambda: None, obj)
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda obj: object.__setattr__(obj, "kind", int),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.library_programs import LOGGER
 from tracer_core.testing import CaptureCounter, compare
 
@@ -37,7 +37,7 @@ def test_lru_cache_keeps_what_it_knows_and_forgets_when_told():
         return (lambda x: x * scaled(3)), types.SimpleNamespace(scale=scale, cached=scaled)
 
     # The cache remembers 6 although its function would now say 15, until it is cleared.
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda w: w.scale.update(n=5),
@@ -65,7 +65,7 @@ def test_lru_cache_calls_its_function_as_often_as_eager():
 
         return f, calls
 
-    twin(make, (X, 1), (X, 2), (X, 1), (Y, 2), breaks=None)
+    compare_with_eager(make, (X, 1), (X, 2), (X, 1), (Y, 2), breaks=None)
 
 
 def test_lru_cache_on_a_method():
@@ -81,7 +81,7 @@ def test_lru_cache_on_a_method():
         def forward(self, x):
             return x + self.ramp(4)
 
-    twin(
+    compare_with_eager(
         Grid,
         (X,),
         lambda m: setattr(m, "n", 3),
@@ -107,7 +107,7 @@ def test_lru_cache_after_a_change_of_state_runs_for_real():
 
         return f, box
 
-    twin(make, (X,), (X,), (Y,), breaks=None)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=None)
 
 
 class _Parsed:
@@ -146,7 +146,7 @@ def test_lru_cache_of_what_only_its_arguments_decide_needs_no_break_after_a_chan
         return f, box
 
     _recipe.cache_clear()
-    twin(make, (X,), (X,), lambda w: _recipe.cache_clear(), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), lambda w: _recipe.cache_clear(), (X,), (Y,), breaks=0)
 
 
 def test_lru_cache_reads_a_changed_class_attribute_or_cell_for_real():
@@ -181,7 +181,7 @@ def test_lru_cache_reads_a_changed_class_attribute_or_cell_for_real():
         w.by_class.cache_clear()
         w.by_cell.cache_clear()
 
-    twin(make, (X,), forget, (X,), forget, (Y,), forget, (X,), (Y,), breaks=None)
+    compare_with_eager(make, (X,), forget, (X,), forget, (Y,), forget, (X,), (Y,), breaks=None)
 
 
 _MODE = "one"
@@ -220,7 +220,9 @@ def test_bisect_reads_what_it_compares():
         bisect.insort(kept, 3, key=lambda item: -item)
         return x + bisect.bisect(items, 1401), bisect.bisect_left(items, 5), kept
 
-    twin(lambda: f, (X, places), (X, moved), (X, beside), (X, places), graphs=None, breaks=0)
+    compare_with_eager(
+        lambda: f, (X, places), (X, moved), (X, beside), (X, places), graphs=None, breaks=0
+    )
     assert len(tracer_core.explain(f)(X, places).guards) < 60
 
 
@@ -259,7 +261,7 @@ def test_singledispatch_sees_new_implementations():
     def register(weight):
         weight.register(int, lambda value: 7)
 
-    twin(make, (X, 2), (X, "a"), register, (X, 2), (X, "a"), breaks=0)
+    compare_with_eager(make, (X, 2), (X, "a"), register, (X, 2), (X, "a"), breaks=0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -86,7 +86,7 @@ def test_number_kept_on_an_object():
         box = types.SimpleNamespace(k=np.float32(2))
         return (lambda x: x * box.k), box
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda b: setattr(b, "k", np.float32(3)),
@@ -127,7 +127,7 @@ def test_a_changed_array_is_read_again():
 
         return f, types.SimpleNamespace(data=data)
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda w: w.data.fill(5),
@@ -167,7 +167,7 @@ def test_array_kept_on_a_module():
         def forward(self, x):
             return x + torch.as_tensor(self.by)
 
-    twin(
+    compare_with_eager(
         Shift,
         (X,),
         lambda m: m.by.fill(7),

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -220,7 +220,7 @@ def test_what_native_code_reads_is_guarded(name):
         w = make()
         return (lambda x: fn(x, w)), w
 
-    twin(program, (X,), (Y,), change, (X,), (Y,), breaks=breaks)
+    compare_with_eager(program, (X,), (Y,), change, (X,), (Y,), breaks=breaks)
 
 
 def _heap(x, w):
@@ -295,7 +295,7 @@ def test_what_native_code_changes_is_changed_once(name):
         w = make()
         return (lambda x: fn(x, w)), w
 
-    twin(program, (X,), (Y,), (X,), breaks=None)
+    compare_with_eager(program, (X,), (Y,), (X,), breaks=None)
 
 
 RAISE = {
@@ -367,7 +367,7 @@ def test_a_functions_own_description_is_guarded():
     def change_keyword(w):
         w.f.__kwdefaults__ = {"c": 9}
 
-    twin(make, (X,), (Y,), change, (X,), change_keyword, (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), change, (X,), change_keyword, (X,), breaks=0)
 
 
 def test_decorators_of_the_library_change_what_existed_before():
@@ -383,7 +383,7 @@ def test_decorators_of_the_library_change_what_existed_before():
 
         return f, w
 
-    twin(make, (X,), (Y,), breaks=None)
+    compare_with_eager(make, (X,), (Y,), breaks=None)
 
 
 def test_registering_with_an_abstract_class():
@@ -403,7 +403,7 @@ def test_registering_with_an_abstract_class():
 
         return f, w
 
-    twin(make, (X,), (Y,), breaks=None)
+    compare_with_eager(make, (X,), (Y,), breaks=None)
 
 
 def test_attributes_of_a_thread():
@@ -419,7 +419,7 @@ def test_attributes_of_a_thread():
 
         return f, w
 
-    twin(make, (X,), (Y,), (X,), kinds=("unknown_native",))
+    compare_with_eager(make, (X,), (Y,), (X,), kinds=("unknown_native",))
 
 
 def test_a_generator_of_numpys_random_numbers():

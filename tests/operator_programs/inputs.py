@@ -45,31 +45,33 @@ def input_text(
     if gradients and rng.random() < 0.25:
         dtype = rng.choice(INTEGERS + ("bool",))
 
-    def made(sizes: Sequence[str]) -> str:
+    def operands(sizes: Sequence[str]) -> str:
         return f"filled({', '.join([repr(dtype), repr(values), *sizes])})"
 
-    layouts = {made(names): 0.5}
+    layouts = {operands(names): 0.5}
     if dims > 1:
-        layouts[f"{made(names[::-1])}.permute({', '.join(map(str, reversed(range(dims))))})"] = 0.15
+        layouts[
+            f"{operands(names[::-1])}.permute({', '.join(map(str, reversed(range(dims))))})"
+        ] = 0.15
     if dims == 4:
         n, c, h, w = names
-        layouts[f"{made([n, h, w, c])}.permute(0, 3, 1, 2)"] = 0.3
+        layouts[f"{operands([n, h, w, c])}.permute(0, 3, 1, 2)"] = 0.3
     if dims:
         first, last = names[0], names[-1]
         layouts |= {
             f"{made([*names[:-1], f'2 * {last}'])}[..., ::2]": 0.1,
             f"{made([f'{first} + 1', *names[1:]])}[1:]": 0.1,
-            f"{made(['1', *names[1:]])}.expand({', '.join(names)})": 0.1,
-            f"{made([*names[:-1], '1'])}.expand({', '.join(names)})": 0.05,
+            f"{operands(['1', *names[1:]])}.expand({', '.join(names)})": 0.1,
+            f"{operands([*names[:-1], '1'])}.expand({', '.join(names)})": 0.05,
             f"{made([*names[:-1], f'{last} + 3'])}[..., 1:-2]": 0.1,
-            f"{made([*names, '3'])}[..., 1]": 0.05,
+            f"{operands([*names, '3'])}[..., 1]": 0.05,
             f"{made([f'{last} + 2'])}.unfold(0, 3, 1)": 0.06,
-            f"{made([])}.expand({', '.join(names)})": 0.04,
+            f"{operands([])}.expand({', '.join(names)})": 0.04,
         }
     else:
         layouts |= {
-            f"{made(['5'])}[3]": 0.3,
-            f"{made(['2', '2']).replace('filled', 'filled')}[1, 0]": 0.1,
+            f"{operands(['5'])}[3]": 0.3,
+            f"{operands(['2', '2']).replace('filled', 'filled')}[1, 0]": 0.1,
         }
     return rng.choices([*layouts], [*layouts.values()])[0]
 

@@ -45,7 +45,7 @@ Truth = Callable[[int], "tuple[Outcome, list[Outcome]]"]
 FEW, MANY = 3, 24
 
 
-def differs(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
+def differs(expected: Outcome, actual: Outcome, exact: Truth) -> str | None:
     if type(expected.error) is not type(actual.error):
         return f"raised: eager {expected.error!r}; ours {actual.error!r}"
     result = structure(expected.result, actual.result) or aliases(expected, actual)
@@ -54,17 +54,17 @@ def differs(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
     for place, (a, b) in enumerate(zip(expected.gradients, actual.gradients, strict=True)):
         if not result and isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             result = layout(a, b, f"gradient[{place}]")
-    return result or _numbers(expected, actual, truth)
+    return result or _numbers(expected, actual, exact)
 
 
-def _numbers(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
+def _numbers(expected: Outcome, actual: Outcome, exact: Truth) -> str | None:
     parts = zip(parts_of(expected), parts_of(actual), strict=True)
     pairs = [(n, _on_cpu(a), _on_cpu(b)) for (n, a), (_, b) in parts]
     suspects = [k for k, (_, a, b) in enumerate(pairs) if not _builtin_equal(a, b)]
     result: dict[int, str] = {}
     for moves in (FEW, MANY):
         if suspects:
-            true, moved = truth(moves)
+            true, moved = exact(moves)
             trues = [
                 [part for _, part in parts_of(item)] for item in (true, *moved) if not item.error
             ]

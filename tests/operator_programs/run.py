@@ -135,7 +135,7 @@ def _calls(programs: Sequence[Program], eager: dict[int, list[Outcome]], ours: A
             e = eager[program.seed][call]
             if program.mode.device != "cpu":
                 item = program.arguments(call, "cpu")
-            problem = differs(e, a, lambda moves, p=program, x=item: _truth(p, x, moves))
+            problem = differs(e, a, lambda moves, p=program, x=item: _exact(p, x, moves))
             if problem and result[program.seed] is None:
                 result[program.seed] = ("mismatch", f"call {call}: {problem}")
     return result
@@ -201,7 +201,7 @@ def _both_zeros(args: Any) -> bool:
     return any(bool(zero.any()) for zero in zeros) and not all(bool(zero.all()) for zero in zeros)
 
 
-def _truth(program: Program, value: Any, moves: int) -> tuple[Outcome, list[Outcome]]:
+def _exact(program: Program, value: Any, moves: int) -> tuple[Outcome, list[Outcome]]:
     """What the program gives in double precision, and with its roundings moved."""
     function, wide = program.function(wide=True), widened(value)  # on the CPU
     rounded = program.function(wide=True, rounded=True)

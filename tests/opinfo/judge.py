@@ -41,14 +41,14 @@ class Outcome:
 Truth = Callable[[], "tuple[Outcome | None, list[Outcome]]"]
 
 
-def differs(expected: Outcome, actual: Outcome, truth: Truth, values: bool = True) -> str | None:
+def differs(expected: Outcome, actual: Outcome, exact: Truth, values: bool = True) -> str | None:
     """values: whether to compare numbers, too (what `empty` returns has none)."""
     if expected.error is not None or actual.error is not None:
         return _raised(expected.error, actual.error)
     return (
         structure(expected.result, actual.result)
         or aliases(expected, actual)
-        or (_numbers(expected, actual, truth) if values else None)
+        or (_numbers(expected, actual, exact) if values else None)
     )
 
 
@@ -117,11 +117,11 @@ def aliases(expected: Outcome, actual: Outcome) -> str | None:
     return None
 
 
-def _numbers(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
+def _numbers(expected: Outcome, actual: Outcome, exact: Truth) -> str | None:
     result = [_all_close(a, b, None) for a, b in _pairs(expected, actual)]
     if not any(result):
         return None
-    true, moved = truth()
+    true, moved = exact()
     pairs = list(_pairs(expected, actual))
     trues = _aligned(pairs, expected, true)
     moves = list(zip(*(_aligned(pairs, expected, item) for item in moved), strict=True)) or [

@@ -310,7 +310,7 @@ class Row:
         if raised:
             return cases, f"raised {raised}"
         triples = zip(cases, expected, actual, strict=True)
-        result = {case.name: differs(e, a, self.truth(case), self.values) for case, e, a in triples}
+        result = {case.name: differs(e, a, self.exact(case), self.values) for case, e, a in triples}
         suspects = [case for case in cases if result[case.name]]
         return suspects, "; ".join(f"{case.name}: {result[case.name]}" for case in suspects)
 
@@ -341,7 +341,7 @@ class Row:
         (expected,) = self.eager([case])
         with watching(self.triton) as (_, backend):
             (actual,) = self.compiled([case], backend)
-        problem = differs(expected, actual, self.truth(case), self.values)
+        problem = differs(expected, actual, self.exact(case), self.values)
         if actual.error is None and self.asserts(expected.error):
             problem = None
         if problem:
@@ -353,7 +353,7 @@ class Row:
         text = EAGER_ASSERTS.get(self.op.name)
         return text is not None and text in str(error) and "INTERNAL ASSERT FAILED" in str(error)
 
-    def truth(self, case: Case) -> Callable[[], tuple[Outcome | None, list[Outcome]]]:
+    def exact(self, case: Case) -> Callable[[], tuple[Outcome | None, list[Outcome]]]:
         """The case in double precision, and several times with all numbers off by their
         rounding.
         """

@@ -48,7 +48,7 @@ def judged(program, change, *inputs):
     (expected,) = row.eager([case])
     (actual,) = row.eager([case])
     actual.result.copy_(change(actual.result))
-    return differs(expected, actual, row.truth(case))
+    return differs(expected, actual, row.exact(case))
 
 
 def test_small_elements_are_judged_by_themselves():

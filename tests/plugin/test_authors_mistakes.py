@@ -40,7 +40,7 @@ class NoDataclass:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"name": "my backend"}, "'my backend' is not an identifier"),
         ({"name": 3}, "3 is not an identifier"),
@@ -65,14 +65,14 @@ class NoDataclass:
         ({"supports": "engine.supports"}, "supports='engine.supports'"),
     ],
 )
-def test_a_field_that_cannot_be_is_named(fields, told):
+def test_a_field_that_cannot_be_is_named(fields, message):
     with pytest.raises(ValueError) as caught:
         Backend(**{"name": "mine", "compile": plain, **fields})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("fields", "stage", "told"),
+    ("fields", "stage", "message"),
     [
         ({"compile": lambda graph, spec: None}, "compile", "returned NoneType, not a runner"),
         (
@@ -135,13 +135,15 @@ def test_a_field_that_cannot_be_is_named(fields, told):
         ),
     ],
 )
-def test_a_function_that_cannot_work_is_an_error_that_names_backend_and_stage(fields, stage, told):
+def test_a_function_that_cannot_work_is_an_error_that_names_backend_and_stage(
+    fields, stage, message
+):
     with pytest.raises(BackendError) as caught:
         fast = tracer_core.compile(
             lambda x: x + 1, backend=Backend(**{"name": "mine", "compile": plain, **fields})
         )
         fast(torch.ones(2))
-    assert f"backend 'mine' failed in stage '{stage}'" in str(caught.value) and told in str(
+    assert f"backend 'mine' failed in stage '{stage}'" in str(caught.value) and message in str(
         caught.value
     )
 
@@ -160,21 +162,21 @@ def test_tensors_of_a_device_that_the_backend_does_not_run_on_are_pytorch_s():
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         (lambda: 1 / 0, "ZeroDivisionError"),
         (lambda: [("graph_0", None)], "pairs of texts"),
         (lambda: ["graph_0"], "unpack"),
     ],
 )
-def test_a_report_that_is_none_is_an_error_that_names_the_backend(rows, told):
+def test_a_report_that_is_none_is_an_error_that_names_the_backend(rows, message):
     fast = tracer_core.compile(
         lambda x: x + 1, backend=Backend(name="mine", compile=plain, report=rows)
     )
     fast(torch.ones(2))
     with pytest.raises(BackendError, match="backend 'mine' failed in stage 'report'") as caught:
         tracer_core.last_compile(fast)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_runner_that_raises_is_named_and_does_not_conform(caplog):

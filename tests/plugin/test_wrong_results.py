@@ -23,7 +23,7 @@ def spoiled(spoil):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda results, inputs: results[:1], ["2", "1"]),
         (lambda results, inputs: [*results, results[0]], ["2", "3"]),
@@ -34,12 +34,12 @@ def spoiled(spoil):
         (lambda results, inputs: [results[0], "text"], ["str"]),
     ],
 )
-def test_what_differs_is_named(spoil, told):
+def test_what_differs_is_named(spoil, message):
     x = torch.randn(3, 4)
     run = compile_graph(torch.fx.symbolic_trace(two_results), [x], spoiled(spoil))
     with pytest.raises(BackendError, match="careless") as caught:
         run([x])
-    for word in told:
+    for word in message:
         assert word in str(caught.value)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -37,7 +37,7 @@ def world_fn(world, body):
     ],
 )
 def test_list(body):
-    twin(lambda: world_fn([3, 1, 2], body), (X,), (Y,), breaks=None)
+    compare_with_eager(lambda: world_fn([3, 1, 2], body), (X,), (Y,), breaks=None)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_list(body):
 )
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict], ids=lambda k: k.__name__)
 def test_dict(body, kind):
-    twin(lambda: world_fn(kind(a=1, b=2), body), (X,), (Y,), (X,), breaks=None)
+    compare_with_eager(lambda: world_fn(kind(a=1, b=2), body), (X,), (Y,), (X,), breaks=None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,9 @@ def test_dict(body, kind):
     ],
 )
 def test_set(body):
-    twin(lambda: world_fn({1, 2, 3}, body), (X,), (Y,), lambda w: w.discard(1), (X,), breaks=None)
+    compare_with_eager(
+        lambda: world_fn({1, 2, 3}, body), (X,), (Y,), lambda w: w.discard(1), (X,), breaks=None
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_effects_before_exception():
 
         return f, log
 
-    twin(make, (X,), (X,))
+    compare_with_eager(make, (X,), (X,))
 
 
 def test_effects_before_operator_error():
@@ -203,7 +205,7 @@ def test_effects_before_operator_error():
 
         return f, log
 
-    twin(make, (X, Y), (X, Y.t()))
+    compare_with_eager(make, (X, Y), (X, Y.t()))
 
 
 def test_keyboard_interrupt_leaves_nothing():
@@ -378,7 +380,7 @@ def test_read_after_write_is_not_guarded_on_the_new_value():
 
         return f, box
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda b: b.update(n=1, m=[9]),
@@ -428,7 +430,7 @@ def test_a_list_that_only_grows_is_not_looked_at():
 
         return f, log
 
-    twin(make, (X,), (X,), (Y,), (Y,), graphs=1, recompiles=0)
+    compare_with_eager(make, (X,), (X,), (Y,), (Y,), graphs=1, recompiles=0)
 
 
 def test_a_list_that_grew_and_is_then_read():
@@ -441,7 +443,7 @@ def test_a_list_that_grew_and_is_then_read():
 
         return f, log
 
-    twin(make, (X,), (X,), lambda log: log.clear(), (Y,), (Y,), graphs=4)
+    compare_with_eager(make, (X,), (X,), lambda log: log.clear(), (Y,), (Y,), graphs=4)
 
 
 def test_a_list_that_grew_and_is_then_changed_elsewhere():
@@ -456,7 +458,7 @@ def test_a_list_that_grew_and_is_then_changed_elsewhere():
 
         return f, log
 
-    twin(make, (X,), lambda log: log.reverse(), (Y,), (X,))
+    compare_with_eager(make, (X,), lambda log: log.reverse(), (Y,), (X,))
 
 
 def test_a_dict_that_only_grows_is_not_looked_at():
@@ -470,7 +472,7 @@ def test_a_dict_that_only_grows_is_not_looked_at():
 
         return f, seen
 
-    twin(
+    compare_with_eager(
         make,
         (X, "a"),
         (X, "a"),
@@ -492,4 +494,4 @@ def test_a_dict_that_grew_and_is_then_read():
 
         return f, seen
 
-    twin(make, (X, "a"), (X, "a"), lambda seen: seen.update(z=1), (Y, "a"), (Y, "b"))
+    compare_with_eager(make, (X, "a"), (X, "a"), lambda seen: seen.update(z=1), (Y, "a"), (Y, "b"))

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.object_ends import Thing
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -384,7 +384,7 @@ def test_a_method_of_a_class_without_a_name_is_replaced():
 
         return f, types.SimpleNamespace(other=other, one=one, size=size)
 
-    twin(
+    compare_with_eager(
         make, (X,), (Y,), lambda w: w.other(0), (X,), lambda w: w.one(0), (X,),
         lambda w: w.size(0), (X,), (Y,), graphs=4, breaks=0,
     )  # fmt: skip

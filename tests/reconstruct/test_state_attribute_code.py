@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import View, module, same, twin
+from tests.support.eager_reference import View, compare_with_eager, module, same
 from tests.support.slotted_objects import Slots, space
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -40,7 +40,7 @@ def test_user_setattr_with_a_log():
 
         return f, View(lambda: vars(c).copy())
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_property_setter_keeps_history():
@@ -73,7 +73,7 @@ def test_property_setter_keeps_history():
 
         return f, View(lambda: list(c.history))
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_descriptor_with_storage():
@@ -109,7 +109,7 @@ def test_descriptor_with_storage():
 
         return f, View(lambda: vars(c).copy())
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_vars_written_after_an_attribute():
@@ -124,7 +124,7 @@ def test_vars_written_after_an_attribute():
 
         return f, View(lambda: vars(o).copy(), o)
 
-    twin(make, (X,), lambda o: setattr(o, "b", 9), (X,), breaks=0)
+    compare_with_eager(make, (X,), lambda o: setattr(o, "b", 9), (X,), breaks=0)
 
 
 def test_vars_cleared_after_an_attribute():
@@ -139,7 +139,7 @@ def test_vars_cleared_after_an_attribute():
 
         return f, View(lambda: vars(o).copy(), o)
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda o: setattr(o, "b", 9),
@@ -170,7 +170,7 @@ def test_one_object_by_two_names(holder):
 
         return f, View(lambda: target.n)
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 @pytest.mark.parametrize("kind", ["object", "slots"])
@@ -212,7 +212,7 @@ def test_an_object_whose_class_is_made_in_c():
 
         return f
 
-    twin(make, (X,), (Y,), (X,))
+    compare_with_eager(make, (X,), (Y,), (X,))
 
 
 # -- the dictionary of an object that the call makes --

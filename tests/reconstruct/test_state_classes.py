@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.support.eager_reference import View, module, twin
+from tests.support.eager_reference import View, compare_with_eager, module
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -23,7 +23,7 @@ def test_class_counter():
 
         return f, C
 
-    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
 
 
 def test_instances_number_themselves():
@@ -40,7 +40,7 @@ def test_instances_number_themselves():
 
         return f, View(lambda: {k: v for k, v in vars(C).items() if not k.startswith("__")})
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_class_attributes_by_type_setattr():
@@ -55,7 +55,7 @@ def test_class_attributes_by_type_setattr():
 
         return f, C
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_class_attribute_added_and_deleted():
@@ -73,7 +73,7 @@ def test_class_attribute_added_and_deleted():
 
         return f, C
 
-    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
 
 
 def test_class_attribute_missing_is_deleted():
@@ -90,7 +90,7 @@ def test_class_attribute_missing_is_deleted():
 
         return f, View(lambda: hasattr(C, "m"), C)
 
-    twin(make, (X,), lambda c: setattr(c, "m", 3), (X,), (X,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), lambda c: setattr(c, "m", 3), (X,), (X,), breaks=0, recompiles=1)
 
 
 def test_registry_on_class_shared_by_subclasses():
@@ -114,7 +114,7 @@ def test_registry_on_class_shared_by_subclasses():
 
         return f, View(lambda: (C.n, D.n, "n" in vars(D), list(C.items)))
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_instance_sees_new_class_attribute():
@@ -131,7 +131,7 @@ def test_instance_sees_new_class_attribute():
 
         return f, C
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def test_method_replaced_on_class():
@@ -149,7 +149,7 @@ def test_method_replaced_on_class():
 
         return f
 
-    twin(make, (X,), breaks=0)
+    compare_with_eager(make, (X,), breaks=0)
 
 
 def test_special_method_given_to_class():
@@ -166,7 +166,7 @@ def test_special_method_given_to_class():
 
         return f
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def test_metaclass_setattr():
@@ -188,7 +188,7 @@ def test_metaclass_setattr():
 
         return f, View(lambda: (C.n, getattr(C, "m", None), log))
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def test_metaclass_property():
@@ -211,7 +211,7 @@ def test_metaclass_property():
 
         return f, View(lambda: C._level)
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 # -- functions, modules, globals --
@@ -226,7 +226,7 @@ def test_function_counts_its_calls():
         g.calls = 0
         return g, View(lambda: vars(g).copy())
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_function_renamed():
@@ -241,7 +241,7 @@ def test_function_renamed():
 
         return f, View(lambda: (vars(g).copy(), g.__name__))
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_module_attributes():
@@ -259,7 +259,7 @@ def test_module_attributes():
 
         return f, m
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_module_attribute_missing_is_deleted():
@@ -274,7 +274,7 @@ def test_module_attribute_missing_is_deleted():
 
         return f, m
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def test_globals():
@@ -291,7 +291,7 @@ def f(x):
     return last
 """
     make = lambda: (lambda m: (m.f, m))(module(source))
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_global_made_and_deleted():
@@ -307,7 +307,9 @@ def f(x):
         return y, str(error)
 """
     make = lambda: (lambda m: (m.f, m))(module(source))
-    twin(make, (X,), lambda m: setattr(m, "tmp", 3), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda m: setattr(m, "tmp", 3), (X,), graphs=1, breaks=0, recompiles=0
+    )
 
 
 def test_global_deleted_twice():
@@ -322,4 +324,4 @@ def f(x):
     return x + 1
 """
     make = lambda: (lambda m: (m.f, m))(module(source))
-    twin(make, (X,), (X,), (X,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0, recompiles=1)

@@ -13,7 +13,7 @@ import torch
 
 import tracer_core
 from tests.support.changed_containers import Reaction, held, outcome_of
-from tests.support.eager_reference import View, same, twin
+from tests.support.eager_reference import View, compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 STEPS = ((X,), (X,), (Y,))
@@ -44,7 +44,7 @@ def test_raise_that_is_caught_inside():
 
         return f, View(lambda: (list(log), o.n))
 
-    twin(make, *STEPS, breaks=0)
+    compare_with_eager(make, *STEPS, breaks=0)
 
 
 def test_raise_that_leaves_half_way():
@@ -63,7 +63,7 @@ def test_raise_that_leaves_half_way():
 
         return f, View(lambda: (list(log), o.n))
 
-    twin(make, (X, True), (X, False), (X, True), (Y, False))
+    compare_with_eager(make, (X, True), (X, False), (X, True), (Y, False))
 
 
 def test_operator_that_fails_half_way():
@@ -79,7 +79,7 @@ def test_operator_that_fails_half_way():
         return f, log
 
     good, bad = torch.tensor([0, 1]), torch.tensor([0, 9])
-    twin(make, (X, good), (X, bad), (X, good))
+    compare_with_eager(make, (X, good), (X, bad), (X, good))
 
 
 def test_setitem_of_a_user_class_with_side_effects():
@@ -149,7 +149,7 @@ def test_results_alias_what_is_kept():
 
         return f, View(lambda: (kept["y"] is kept["pair"][0], kept["pair"][1]._base is kept["y"]))
 
-    twin(make, *STEPS, graphs=1, breaks=0)
+    compare_with_eager(make, *STEPS, graphs=1, breaks=0)
 
 
 def test_sorted_in_place_by_key():

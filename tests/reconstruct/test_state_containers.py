@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.support.changed_containers import held
-from tests.support.eager_reference import View, same, twin
+from tests.support.eager_reference import View, compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 STEPS = ((X,), (X,), (Y,))
@@ -215,7 +215,7 @@ def test_two_containers_share_an_element():
 
         return f, View(lambda: (a, b, a[0] is b["s"], a[-1] is shared))
 
-    twin(make, *STEPS, breaks=0)
+    compare_with_eager(make, *STEPS, breaks=0)
 
 
 def test_cyclic_containers():
@@ -231,7 +231,7 @@ def test_cyclic_containers():
 
         return f, View(lambda: (len(a), b["n"], a[0] is b, b["a"] is a))
 
-    twin(make, *STEPS, breaks=0)
+    compare_with_eager(make, *STEPS, breaks=0)
 
 
 def test_list_put_into_itself():
@@ -254,7 +254,7 @@ def test_argument_stored_and_changed_later():
 
         return f, View(lambda: [len(k) for k in kept])
 
-    twin(make, (X, [1]), (X, [1, 2]), (Y, []), breaks=0)
+    compare_with_eager(make, (X, [1]), (X, [1, 2]), (Y, []), breaks=0)
 
 
 def test_mutable_defaults():
@@ -266,7 +266,7 @@ def test_mutable_defaults():
 
         return f, View(lambda: (f.__defaults__, f.__kwdefaults__))
 
-    twin(make, *STEPS, breaks=0)
+    compare_with_eager(make, *STEPS, breaks=0)
 
 
 # -- changes while iterating --

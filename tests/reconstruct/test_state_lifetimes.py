@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import View, twin
+from tests.support.eager_reference import View, compare_with_eager
 from tests.support.object_ends import Thing
 from tracer_core.dispatch.validation import build_config
 from tracer_core.execution.compiled_function import CompiledFunction
@@ -38,7 +38,7 @@ def test_finalizer_of_a_temporary():
 
         return f, View(lambda: list(seen))
 
-    twin(make, (X,), (X,), (Y,), graphs=1, kinds=("finalizer",))
+    compare_with_eager(make, (X,), (X,), (Y,), graphs=1, kinds=("finalizer",))
 
 
 def test_finalizer_when_a_variable_is_set_again():
@@ -60,7 +60,7 @@ def test_finalizer_when_a_variable_is_set_again():
 
         return f, View(lambda: list(seen))
 
-    twin(make, (X,), (X,), kinds=("finalizer",))
+    compare_with_eager(make, (X,), (X,), kinds=("finalizer",))
 
 
 def test_weak_reference_to_a_temporary():
@@ -77,7 +77,7 @@ def test_weak_reference_to_a_temporary():
 
         return f
 
-    twin(make, (X,), (X,), (Y,), graphs=1, kinds=("finalizer",))
+    compare_with_eager(make, (X,), (X,), (Y,), graphs=1, kinds=("finalizer",))
 
 
 def test_weakref_finalize():
@@ -95,7 +95,7 @@ def test_weakref_finalize():
 
         return f, seen
 
-    twin(make, (X,), (X,), (Y,))
+    compare_with_eager(make, (X,), (X,), (Y,))
 
 
 def test_weak_dictionary_of_counts():
@@ -111,7 +111,7 @@ def test_weak_dictionary_of_counts():
 
         return f, View(lambda: d[k])
 
-    twin(make, (X,), (X,), (Y,))
+    compare_with_eager(make, (X,), (X,), (Y,))
 
 
 def test_weak_reference_that_existed_and_then_dies():
@@ -128,7 +128,7 @@ def test_weak_reference_that_existed_and_then_dies():
 
         return f, View(lambda: r() is None, held)
 
-    twin(make, (X,), (X,), lambda held: held.clear(), (X,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), lambda held: held.clear(), (X,), breaks=0, recompiles=1)
 
 
 def test_dictionary_read_by_objects():
@@ -145,7 +145,7 @@ def test_dictionary_read_by_objects():
 
         return f, View(lambda: list(d.values()), (d, a))
 
-    twin(make, (X,), (X,), lambda w: w[0].update({w[1]: 7}), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), lambda w: w[0].update({w[1]: 7}), (Y,), breaks=0)
 
 
 def test_a_trace_lets_go_of_what_it_saw():
@@ -210,7 +210,7 @@ def test_generator_left_by_break():
 
         return f, log
 
-    twin(make, (X,), (X,), (Y,), (X,))
+    compare_with_eager(make, (X,), (X,), (Y,), (X,))
 
 
 def test_generator_left_in_a_variable():
@@ -239,7 +239,7 @@ def test_generator_left_in_a_variable():
 
         return f, log
 
-    twin(make, (X,), (X,), (Y,), (X,))
+    compare_with_eager(make, (X,), (X,), (Y,), (X,))
 
 
 def test_generator_left_without_handlers_is_captured():
@@ -260,7 +260,7 @@ def test_generator_left_without_handlers_is_captured():
 
         return f, log
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def broken_helper(x):
@@ -366,7 +366,7 @@ def test_a_variable_holds_its_object_after_its_last_use(program):
         kept = weakref.WeakValueDictionary()
         return lambda x: program(x, kept), View(lambda: sorted(map(str, kept)))
 
-    twin(make, (X,), (Y,), (X,), (X,))
+    compare_with_eager(make, (X,), (Y,), (X,), (X,))
 
 
 def test_dead_tensors_and_numbers_are_let_go():

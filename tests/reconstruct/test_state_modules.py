@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.eager_reference import View, twin
+from tests.support.eager_reference import View, compare_with_eager
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -36,7 +36,7 @@ def ran(cls, *steps, **expected):
         m = cls()
         return m, look_at(m)
 
-    return twin(make, *(steps or ((X,), (X,), (Y,))), **expected)
+    return compare_with_eager(make, *(steps or ((X,), (X,), (Y,))), **expected)
 
 
 def test_running_statistics():

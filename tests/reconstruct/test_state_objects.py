@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.support.eager_reference import View, module, twin
+from tests.support.eager_reference import View, compare_with_eager, module
 from tests.support.slotted_objects import Slots, space
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -25,7 +25,7 @@ def written_again(fn_of, start, other):
         obj = start()
         return fn_of(obj), View(lambda: vars(obj).copy(), obj)
 
-    return twin(make, (X,), other, (X,), (Y,), graphs=1, breaks=0, recompiles=0)
+    return compare_with_eager(make, (X,), other, (X,), (Y,), graphs=1, breaks=0, recompiles=0)
 
 
 def test_attribute_set_to_what_it_was():
@@ -74,7 +74,9 @@ def test_attribute_deleted_and_set_again_moves_last():
 
         return f, View(lambda: list(vars(obj).items()), obj)
 
-    twin(make, (X,), lambda o: setattr(o, "b", 55), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda o: setattr(o, "b", 55), (X,), graphs=1, breaks=0, recompiles=0
+    )
 
 
 def test_attribute_deleted_twice():
@@ -90,7 +92,7 @@ def test_attribute_deleted_twice():
 
         return f, obj
 
-    twin(make, (X,), (X,), (X,), graphs=2, breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), (X,), graphs=2, breaks=0, recompiles=1)
 
 
 def test_nonlocal_set_to_what_it_was():
@@ -108,7 +110,7 @@ def test_nonlocal_set_to_what_it_was():
 
         return f, View(lambda: n, other)
 
-    twin(make, (X,), lambda other: other(2), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(make, (X,), lambda other: other(2), (X,), graphs=1, breaks=0, recompiles=0)
 
 
 def test_global_set_to_what_it_was():
@@ -116,7 +118,9 @@ def test_global_set_to_what_it_was():
         m = module("n = 1\ndef f(x):\n    global n\n    n = 1\n    return x + 1\n")
         return m.f, m
 
-    twin(make, (X,), lambda m: setattr(m, "n", 2), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda m: setattr(m, "n", 2), (X,), graphs=1, breaks=0, recompiles=0
+    )
 
 
 def test_slot_set_to_what_it_was():
@@ -129,7 +133,7 @@ def test_slot_set_to_what_it_was():
 
         return f, View(lambda: slots_of(obj), obj)
 
-    twin(make, (X,), lambda o: setattr(o, "a", 2), (X,), lambda o: delattr(o, "a"), (X,), graphs=1,
+    compare_with_eager(make, (X,), lambda o: setattr(o, "a", 2), (X,), lambda o: delattr(o, "a"), (X,), graphs=1,
     breaks=0,
          recompiles=0)  # fmt: skip
 
@@ -145,7 +149,9 @@ def test_class_attribute_set_to_what_it_was():
 
         return f, C
 
-    twin(make, (X,), lambda c: setattr(c, "n", 2), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda c: setattr(c, "n", 2), (X,), graphs=1, breaks=0, recompiles=0
+    )
 
 
 def test_dict_entry_set_to_what_it_was():
@@ -158,7 +164,9 @@ def test_dict_entry_set_to_what_it_was():
 
         return f, d
 
-    twin(make, (X,), lambda d: d.update(n=2, m=3), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda d: d.update(n=2, m=3), (X,), graphs=1, breaks=0, recompiles=0
+    )
 
 
 # -- slots --
@@ -175,7 +183,7 @@ def test_slots_counted():
 
         return f, View(lambda: slots_of(p))
 
-    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
 
 
 def test_slot_tensor_replaced():
@@ -188,7 +196,7 @@ def test_slot_tensor_replaced():
 
         return f, View(lambda: slots_of(p))
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_slot_deleted_and_set():
@@ -204,7 +212,7 @@ def test_slot_deleted_and_set():
 
         return f, View(lambda: slots_of(p))
 
-    twin(make, (X,), (X,), (Y,), (Y,), breaks=0, recompiles=2)
+    compare_with_eager(make, (X,), (X,), (Y,), (Y,), breaks=0, recompiles=2)
 
 
 def test_slot_missing_raises():
@@ -221,7 +229,7 @@ def test_slot_missing_raises():
 
         return f, View(lambda: slots_of(p))
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def test_slot_set_and_deleted():
@@ -236,7 +244,9 @@ def test_slot_set_and_deleted():
 
         return f, View(lambda: slots_of(p), p)
 
-    twin(make, (X,), lambda p: setattr(p, "a", 5), (X,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(
+        make, (X,), lambda p: setattr(p, "a", 5), (X,), graphs=1, breaks=0, recompiles=0
+    )
 
 
 def test_slots_of_two_classes_with_one_name():
@@ -257,7 +267,7 @@ def test_slots_of_two_classes_with_one_name():
 
         return f, View(lambda: (d.k, Base.k.__get__(d)))
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)
 
 
 def test_slots_with_dict():
@@ -275,7 +285,7 @@ def test_slots_with_dict():
 
         return f, View(lambda: (b.a, b.c, b.d))
 
-    twin(make, (X,), (X,), (Y,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (Y,), breaks=0)
 
 
 def test_slot_that_does_not_exist():
@@ -290,4 +300,4 @@ def test_slot_that_does_not_exist():
 
         return f, View(lambda: slots_of(p))
 
-    twin(make, (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), breaks=0)

@@ -324,17 +324,17 @@ def test_attributes_of_an_argument():
 
 def test_attribute_that_is_a_tensor():
     def f(x):
-        x.twin = x * 2
-        x.twin.twin = x
-        return x.twin.twin + x.twin
+        x.reference = x * 2
+        x.reference.reference = x
+        return x.reference.reference + x.reference
 
     compiled = tracer_core.compile(f, backend="eager")
     for start in (X, Y):
         x = start.clone()
         assert (
             torch.equal(compiled(x), start * 3)
-            and x.twin.twin is x
-            and torch.equal(x.twin, start * 2)
+            and x.reference.reference is x
+            and torch.equal(x.reference, start * 2)
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.support.eager_reference import View, twin
+from tests.support.eager_reference import View, compare_with_eager
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 STEPS = ((X,), (X,), (Y,))
@@ -18,7 +18,7 @@ def held(make_value, change, look=lambda v: v, *steps, **expected):
         return (lambda x: change(x, value)), View(lambda: look(value), value)
 
     expected.setdefault("breaks", 0)
-    return twin(make, *(steps or STEPS), **expected)
+    return compare_with_eager(make, *(steps or STEPS), **expected)
 
 
 class Reaction:

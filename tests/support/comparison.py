@@ -14,15 +14,21 @@ from tracer_core.testing.compare import Tolerance, tensors_in
 
 
 def assert_same(
-    actual: Any, expected: Any, *, rtol: float | None = None, atol: float | None = None
+    actual: Any,
+    expected: Any,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    strides: bool = True,
 ) -> None:
     """Types, shapes, dtypes, strides, devices, `requires_grad` and values are equal, NaN to NaN.
 
-    Values differ at most by torch.testing's tolerance for the dtype, or by rtol and atol.
+    Values differ at most by torch.testing's tolerance for the dtype, or by rtol and atol. Without
+    strides, those may differ.
     """
     if (rtol is None) != (atol is None):
         raise TypeError("rtol and atol go together")
-    compare(expected, actual, Tolerance(rtol, atol))
+    compare(expected, actual, Tolerance(rtol, atol, strides))
 
 
 def assert_equal(actual: Any, expected: Any) -> None:
@@ -92,7 +98,7 @@ def assert_as_accurate(actual: Any, eager: Any, exact: Any, *, floor: float = 1e
         floor: An error that is always allowed, relative to the largest value.
     """
     sides = (list(tensors_in(value)) for value in (actual, eager, exact))
-    for ours, theirs, truth in zip(*sides, strict=True):
+    for ours, theirs, in_float64 in zip(*sides, strict=True):
         assert (ours.shape, ours.stride(), ours.dtype) == (
             theirs.shape,
             theirs.stride(),
@@ -100,9 +106,10 @@ def assert_as_accurate(actual: Any, eager: Any, exact: Any, *, floor: float = 1e
         )
         assert torch.equal(ours.isnan(), theirs.isnan())
         error, of_eager = (
-            (value.nan_to_num() - truth.nan_to_num()).abs().max().item() for value in (ours, theirs)
+            (value.nan_to_num() - in_float64.nan_to_num()).abs().max().item()
+            for value in (ours, theirs)
         )
-        allowed = floor * truth.nan_to_num().abs().max().item()
+        allowed = floor * in_float64.nan_to_num().abs().max().item()
         assert error <= max(3 * of_eager, allowed), (error, of_eager, allowed)
 
 

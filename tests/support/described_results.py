@@ -1,4 +1,4 @@
-"""Describes a result with the references inside of it."""
+"""Compares what a program says of its results, for objects that have no equality."""
 
 from __future__ import annotations
 

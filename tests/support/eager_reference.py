@@ -36,7 +36,7 @@ class Comparison:
         return [reason for _, reason in self.counter.recompiles]
 
 
-def twin(
+def compare_with_eager(
     make: Callable[[], Any],
     *steps: Any,
     graphs: int | None = None,
@@ -95,19 +95,19 @@ def _target(fn: Any, world: Any) -> Any:
 
 
 def same(fn: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any) -> Comparison:
-    """`twin` for a program without a world of its own. Unless told otherwise it must not break."""
+    """`compare_with_eager` for a program without a world of its own. Unless told otherwise it must not break."""
     if "kinds" not in arguments:
         arguments.setdefault("breaks", 0)
-    return twin(lambda: fn, *calls, **arguments)
+    return compare_with_eager(lambda: fn, *calls, **arguments)
 
 
 def module(source: str, **names: Any) -> types.ModuleType:
     """A new imported module made of `source`."""
-    made = types.ModuleType(f"tracer_test_module_{len(sys.modules)}_{id(names)}")
-    sys.modules[made.__name__] = made
-    made.__dict__.update(torch=torch, **names)
-    exec(compile(source, f"<{made.__name__}>", "exec"), made.__dict__)
-    return made
+    new_module = types.ModuleType(f"tracer_test_module_{len(sys.modules)}_{id(names)}")
+    sys.modules[new_module.__name__] = new_module
+    new_module.__dict__.update(torch=torch, **names)
+    exec(compile(source, f"<{new_module.__name__}>", "exec"), new_module.__dict__)
+    return new_module
 
 
 @contextmanager

@@ -22,24 +22,24 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 @dataclass(frozen=True, slots=True)
 class Fact:
     """make() -> (program, change, restore?). breaks: of all calls. seen: whether the change must
-    make a new variant (False: the program reads the fact at run time). told: text that the reason
+    make a new variant (False: the program reads the fact at run time). reason: text that the reason
     must have."""
 
     make: Callable[[], Any]
     breaks: int | None
     seen: bool
-    told: str
+    reason: str
 
 
 class Facts(dict[str, Fact]):
     """A table, filled by decorating functions."""
 
     def __call__(
-        self, name: str, *, breaks: int | None = 0, seen: bool = True, told: str = ""
+        self, name: str, *, breaks: int | None = 0, seen: bool = True, reason: str = ""
     ) -> Any:
         def register(make: Callable[[], Any]) -> Any:
             assert name not in self, name
-            self[name] = Fact(make, breaks, seen, told)
+            self[name] = Fact(make, breaks, seen, reason)
             return make
 
         return register
@@ -73,8 +73,8 @@ def check(row: Fact, compile_it: Callable[[Any], Any]) -> None:
             raise Mismatch("facts", "the change changed nothing")
         if row.breaks is not None and len(counter.breaks) != row.breaks:
             raise Mismatch("breaks", f"{counter.breaks}, expected {row.breaks}")
-        if row.seen and row.breaks == 0 and not any(row.told in reason for reason in recompiles):
-            raise Mismatch("recompiles", f"{recompiles}, expected one that says {row.told!r}")
+        if row.seen and row.breaks == 0 and not any(row.reason in text for text in recompiles):
+            raise Mismatch("recompiles", f"{recompiles}, expected one that says {row.reason!r}")
         if row.breaks == 0 and len(recompiles) != int(row.seen):
             raise Mismatch("recompiles", f"{recompiles}, expected {int(row.seen)}")
     finally:

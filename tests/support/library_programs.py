@@ -36,10 +36,6 @@ class Size:
         return self.n == other.n
 
 
-# -- what ends the graph, and says why
-# ------------------------------------------------------------------------
-
-
 class Holder:
     pass
 
@@ -48,8 +44,5 @@ class Holder:
 def remember(*args, **kwargs):
     return len(args)
 
-
-# -- logging
-# ------------------------------------------------------------------------------------------------------
 
 LOGGER = logging.getLogger("tracer.tests.natives")

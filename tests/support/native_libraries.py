@@ -25,9 +25,11 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 C_FLAGS = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-parameter")
 
 
-def ran(words: list[str], folder: Path, env: dict[str, str] = ONE_THREAD) -> str:
+def ran(embedding: list[str], folder: Path, env: dict[str, str] = ONE_THREAD) -> str:
     """What a program prints."""
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run(
+        embedding, cwd=folder, capture_output=True, text=True, env=env, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -50,8 +52,8 @@ class Library:
         return json.loads((self.folder / f"{self.name}.json").read_text())
 
     def build(self, source: str, text: str) -> None:
-        words = ["gcc", "-std=gnu11", *C_FLAGS, source, f"{self.name}.so"]
-        ran([*words, "-Wl,-rpath,$ORIGIN", "-pthread", "-o", text], self.folder)
+        embedding = ["gcc", "-std=gnu11", *C_FLAGS, source, f"{self.name}.so"]
+        ran([*embedding, "-Wl,-rpath,$ORIGIN", "-pthread", "-o", text], self.folder)
 
     def written(self, *inputs: torch.Tensor, to: str = "inputs") -> None:
         """Writes the arguments' memory as it lies."""
@@ -128,7 +130,7 @@ def like_eager(fn: Any, *inputs: torch.Tensor, folder: Path) -> Library:
     return result
 
 
-class Words(nn.Module):
+class Embeddings(nn.Module):
     """An embedding, and a layer of a transformer with a mask."""
 
     def __init__(self, width: int = 32) -> None:

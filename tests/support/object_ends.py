@@ -1,4 +1,4 @@
-"""Objects whose end is noted, and a garbage collector that does not run meanwhile."""
+"""For tests of when objects die: an object, and a garbage collector that waits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import pytest
 class Thing:
     def __init__(self, n=1):
         self.n = n
-
-
-# -- what the tracer must not keep alive --
 
 
 @pytest.fixture

@@ -45,10 +45,10 @@ class Program:
         with torch.no_grad():
             got, want = self.fast(*args), module.run(*args)
         torch.testing.assert_close(got, want)
-        return told(self.fast)
+        return cache_status(self.fast)
 
 
-def told(fast):
+def cache_status(fast):
     rows = tracer_core.last_compile(fast)
     assert rows, "nothing was looked up"
     return rows[0].text if rows[0].name == "persistent_cache" else ""

@@ -6,8 +6,8 @@ import torch
 
 
 def seeded(make):
-    def made():
+    def module():
         torch.manual_seed(0)
         return make()
 
-    return made
+    return module

@@ -77,7 +77,7 @@ def scaled(seed: int, kind: str = "plain") -> Scaled:
     )
 
 
-def plain(seed: int, *sizes: int) -> torch.Tensor:
+def random_tensor(seed: int, *sizes: int) -> torch.Tensor:
     return torch.randn(sizes or SIZES, generator=torch.Generator().manual_seed(seed))
 
 
@@ -112,7 +112,7 @@ def alike(want: Any, got: Any, rel: float = 1e-4, least: float = 1e-6) -> None:
             assert leaf == two_, (want, got)
 
 
-def same(function, *calls, backend="eager", graphs=1, kinds=(), grad=False):
+def check_subclass_program(function, *calls, backend="eager", graphs=1, kinds=(), grad=False):
     """calls: functions that make the arguments of one call each. Results, arguments after the call
     and what was captured."""
     compiled = tracer_core.compile(function, backend=backend)

@@ -179,7 +179,7 @@ def answers(compile: Callable[..., Any]) -> dict[str, Any]:
     return actual
 
 
-def same(left: Any, right: Any) -> bool:
+def is_same(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor):
         return (
             isinstance(right, torch.Tensor)
@@ -190,7 +190,7 @@ def same(left: Any, right: Any) -> bool:
         return (
             isinstance(right, (list, tuple))
             and len(left) == len(right)
-            and all(map(same, left, right))
+            and all(map(is_same, left, right))
         )
     return bool(left == right)
 
@@ -207,7 +207,9 @@ def report(hidden: list[str], how: str, backend: str) -> dict[str, Any]:
 
     wanted, actual = answers(lambda program: program), answers(compile)
     wrong = {
-        name: str(actual[name])[-1500:] for name in wanted if not same(wanted[name], actual[name])
+        name: str(actual[name])[-1500:]
+        for name in wanted
+        if not is_same(wanted[name], actual[name])
     }
     try:
         records = tracer_core.last_compile(compiled[0])

@@ -38,7 +38,7 @@ print(tracer_core.explain(program)(x).graph_count)
 """
 
 
-def told(version: str) -> tuple[str, list[str]]:
+def printed(version: str) -> tuple[str, list[str]]:
     """(stdout, lines on stderr that name torch's version) of a program under a torch that says it
     is this release.
     """
@@ -55,7 +55,7 @@ def told(version: str) -> tuple[str, list[str]]:
 
 
 def test_a_newer_torch_is_said_to_be_untested_once_and_programs_are_captured():
-    graphs, lines = told("3.2.0.dev20270101+cu150")
+    graphs, lines = printed("3.2.0.dev20270101+cu150")
     assert graphs == "2" and len(lines) == 1
     newest = releases.TESTED[-1]
     assert (
@@ -65,7 +65,7 @@ def test_a_newer_torch_is_said_to_be_untested_once_and_programs_are_captured():
 
 
 def test_nothing_is_said_of_a_tested_release():
-    assert told(f"{releases.TESTED[-1]}.7+cpu") == ("2", [])
+    assert printed(f"{releases.TESTED[-1]}.7+cpu") == ("2", [])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -45,7 +45,7 @@ def test_object_attribute_mutated():
 
         return f, state
 
-    twin(make, (X,), (Y,), (X,), lambda s: setattr(s, "n", 7), (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), (X,), lambda s: setattr(s, "n", 7), (X,), breaks=0)
 
 
 def test_object_attribute_deleted():
@@ -65,7 +65,7 @@ def test_object_attribute_deleted():
 
         return f, state
 
-    twin(make, (X,), (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), (X,), breaks=0)
 
 
 def test_instance_dict_access():
@@ -83,7 +83,7 @@ def test_instance_dict_access():
 
         return f, state
 
-    twin(make, (X,), lambda s: setattr(s, "a", 4), (X,))
+    compare_with_eager(make, (X,), lambda s: setattr(s, "a", 4), (X,))
 
 
 def test_class_attribute_changed():
@@ -94,7 +94,9 @@ def test_class_attribute_changed():
         cls = type("Cfg2", (Cfg,), {})
         return (lambda x: x * cls.k), cls
 
-    twin(make, (X,), lambda c: setattr(c, "k", 5), (X,), lambda c: delattr(c, "k"), (X,), breaks=0)
+    compare_with_eager(
+        make, (X,), lambda c: setattr(c, "k", 5), (X,), lambda c: delattr(c, "k"), (X,), breaks=0
+    )
 
 
 def test_class_attribute_of_base_changed():
@@ -103,7 +105,7 @@ def test_class_attribute_of_base_changed():
         obj = type("Sub", (base,), {})()
         return (lambda x: x * obj.k), (base, obj)
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda w: setattr(w[0], "k", 5),
@@ -129,7 +131,7 @@ def test_method_monkeypatched():
     def own(w):
         w[1].go = lambda x: x * 9
 
-    twin(make, (X,), patch, (X,), own, (X,), breaks=0, recompiles=2)
+    compare_with_eager(make, (X,), patch, (X,), own, (X,), breaks=0, recompiles=2)
 
 
 def test_class_of_object_changed():
@@ -148,7 +150,7 @@ def test_class_of_object_changed():
     def change(w):
         w[0].__class__ = w[1]
 
-    twin(make, (X,), change, (X,), breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), change, (X,), breaks=0, recompiles=1)
 
 
 def test_property_replaced_on_class():
@@ -161,7 +163,9 @@ def test_property_replaced_on_class():
         a = A()
         return (lambda x: x * a.k), A
 
-    twin(make, (X,), lambda c: setattr(c, "k", property(lambda self: 8)), (X,), breaks=0)
+    compare_with_eager(
+        make, (X,), lambda c: setattr(c, "k", property(lambda self: 8)), (X,), breaks=0
+    )
 
 
 def test_class_level_list_contents_change():
@@ -172,7 +176,7 @@ def test_class_level_list_contents_change():
         a = A()
         return (lambda x: [x * k for k in a.ks]), A
 
-    twin(
+    compare_with_eager(
         make, (X,), lambda c: c.ks.append(3), (X,), lambda c: c.ks.__setitem__(0, 5), (X,), breaks=0
     )
 
@@ -184,7 +188,7 @@ def test_class_level_dict_contents_change():
 
         return (lambda x: x * A.table["a"] + A.table.get("b", 0)), A
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda c: c.table.update(a=4),
@@ -206,7 +210,7 @@ def test_class_level_list_mutated():
 
         return f, A.log
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)
 
 
 def test_class_level_tuple_of_lists():
@@ -216,7 +220,7 @@ def test_class_level_tuple_of_lists():
 
         return (lambda x: x * A.ks[0][0]), A
 
-    twin(make, (X,), lambda c: c.ks[0].__setitem__(0, 6), (X,), breaks=0)
+    compare_with_eager(make, (X,), lambda c: c.ks[0].__setitem__(0, 6), (X,), breaks=0)
 
 
 def test_class_attribute_set():
@@ -230,4 +234,4 @@ def test_class_attribute_set():
 
         return f, A
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)

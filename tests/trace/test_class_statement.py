@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.named_programs import Programs, X, Y
 
 program = Programs()
@@ -332,7 +332,7 @@ def test_a_registry_that_existed_before_is_filled_once_a_call():
 
         return x * len(log), log
 
-    twin(lambda: copies, (X,), (Y,), graphs=1, breaks=0)
+    compare_with_eager(lambda: copies, (X,), (Y,), graphs=1, breaks=0)
     fn, _ = make()
     import tracer_core
 
@@ -359,7 +359,7 @@ def test_set_name_changes_the_world_once_a_call():
 
         return f, names
 
-    twin(make, (X,), (Y,), lambda names: names.clear(), (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), lambda names: names.clear(), (X,), breaks=0)
 
 
 @program

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.named_programs import Programs, X, texts_of
 
 program = Programs()
@@ -330,7 +330,7 @@ def test_protocols_ask_the_object_too():
 
     a, able, blocked = A(), A(), A()
     able.go, blocked.go = print, None
-    twin(make, (a, X), (able, X), (blocked, X), (a, X))
+    compare_with_eager(make, (a, X), (able, X), (blocked, X), (a, X))
 
 
 @program

@@ -9,7 +9,7 @@ import enum
 
 import torch
 
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.named_programs import X, Y
 from tracer_core.testing import compare
 
@@ -168,4 +168,4 @@ def test_a_class_lives_across_a_break():
         print(end="", flush=[])
         return box.get() + Box(x).get()
 
-    twin(lambda: f, (X,), breaks=1, kinds=("side_effect_native",))
+    compare_with_eager(lambda: f, (X,), breaks=1, kinds=("side_effect_native",))

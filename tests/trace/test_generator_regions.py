@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import View, same, twin
+from tests.support.eager_reference import View, compare_with_eager, same
 from tests.support.generator_programs import (
     broken,
     endless,
@@ -41,7 +41,7 @@ def test_the_bodies_are_captured():
     assert report.op_count == 2
 
 
-def test_a_loop_is_a_segment_whose_number_is_an_input():
+def test_a_loop_is_a_region_whose_number_is_an_input():
     def fn(x, n):
         total = 0
         for t in tensors(x, n):
@@ -184,7 +184,7 @@ def fn(x):
         total = total + t
     return total
 """
-    twin(lambda: module(source).fn, (X,), (Y,), kinds=PRINT)
+    compare_with_eager(lambda: module(source).fn, (X,), (Y,), kinds=PRINT)
 
 
 def test_a_world_that_the_generator_changes():
@@ -206,7 +206,7 @@ def test_a_world_that_the_generator_changes():
 
         return fn, View(lambda: list(seen))
 
-    twin(make, (X,), (Y,), (X,), kinds=PRINT)
+    compare_with_eager(make, (X,), (Y,), (X,), kinds=PRINT)
 
 
 # -- throw() and close() at ``yield from`` --

@@ -45,13 +45,13 @@ USES = {
 }
 
 
-def told(value):
+def described(value):
     """Returns the parts of an alias, of which some have no hash."""
     if isinstance(value, (tuple, list)):
-        return [told(item) for item in value]
+        return [described(item) for item in value]
     if typing.get_origin(value) is None:
         return value
-    return type(value), told(typing.get_origin(value)), told(typing.get_args(value))
+    return type(value), described(typing.get_origin(value)), described(typing.get_args(value))
 
 
 def outcome(function, *args):
@@ -60,7 +60,7 @@ def outcome(function, *args):
         result = function(*args)
     except (TypeError, AttributeError) as error:
         return type(error), str(error)
-    return told(result), repr(result)
+    return described(result), repr(result)
 
 
 @pytest.mark.parametrize("use", USES)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import View, twin
+from tests.support.eager_reference import View, compare_with_eager
 from tracer_core.testing import CaptureCounter
 
 
@@ -56,7 +56,7 @@ def test_adapters_are_switched_without_gradients(backend: str) -> None:
 
     x = torch.randn(2, 3)
     with torch.no_grad():
-        twin(make, (x, "a"), (x, "b"), (x, "b"), (x, "a"), freeze, (x, "b"), breaks=0,
+        compare_with_eager(make, (x, "a"), (x, "b"), (x, "b"), (x, "a"), freeze, (x, "b"), breaks=0,
              backend=backend)  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_gradients_that_are_recorded_later_end_the_graph(backend: str) -> None:
         return program, View(net.flags)
 
     x = torch.randn(2, 3)
-    actual = twin(make, (x, "a"), (x, "b"), (x, "a"), backend=backend)
+    actual = compare_with_eager(make, (x, "a"), (x, "b"), (x, "a"), backend=backend)
     assert {kind for kind, _, _ in actual.counter.breaks} == {"tensor_metadata_mutation"}
 
 
@@ -113,7 +113,7 @@ def test_each_way_to_switch_gradients_on(leave: Any) -> None:
 
     for context in (torch.no_grad, torch.inference_mode):
         with context():
-            twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
+            compare_with_eager(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -132,7 +132,7 @@ def test_views_of_what_was_switched(flag: bool) -> None:
         return program, View(net.flags)
 
     with torch.no_grad():
-        twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),), backend="aten_eager")
+        compare_with_eager(make, (torch.ones(2, 3),), (torch.ones(2, 3),), backend="aten_eager")
 
 
 def test_an_error_leaves_the_flags_as_in_eager() -> None:
@@ -149,7 +149,7 @@ def test_an_error_leaves_the_flags_as_in_eager() -> None:
     x = torch.randn(2, 3)
     good, bad = torch.tensor([0, 1]), torch.tensor([0, 9])
     with torch.no_grad():
-        twin(make, (x, bad), (x, good), (x, bad), breaks=0)
+        compare_with_eager(make, (x, bad), (x, good), (x, bad), breaks=0)
 
 
 def test_what_cannot_require_gradients_is_refused() -> None:
@@ -157,4 +157,4 @@ def test_what_cannot_require_gradients_is_refused() -> None:
         return x.requires_grad_()
 
     with torch.no_grad(), CaptureCounter():
-        twin(lambda: program, (torch.tensor([1, 2]),), (torch.tensor([1.0, 2.0]),))
+        compare_with_eager(lambda: program, (torch.tensor([1, 2]),), (torch.tensor([1.0, 2.0]),))

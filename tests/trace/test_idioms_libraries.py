@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 
@@ -36,7 +36,7 @@ def test_a_cache_with_pickled_keys() -> None:
 
         return fn, cache
 
-    twin(make, (X, 2), (X, 2), (X, 3), breaks=0)
+    compare_with_eager(make, (X, 2), (X, 2), (X, 3), breaks=0)
 
 
 def test_pickles_that_depend_on_identity_break() -> None:
@@ -59,7 +59,7 @@ def test_plain_data_is_loaded() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)
 
 
 def test_what_a_pickle_calls_is_not_run_in_a_trace() -> None:
@@ -85,7 +85,7 @@ def test_modules_that_are_imported_already() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)
 
 
 # -- descriptors --
@@ -122,7 +122,7 @@ def test_descriptors_called_by_hand() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)
 
 
 def test_a_slot_of_another_class_raises() -> None:
@@ -132,7 +132,7 @@ def test_a_slot_of_another_class_raises() -> None:
 
         return fn
 
-    twin(make, (X,), (X,))
+    compare_with_eager(make, (X,), (X,))
 
 
 def test_methods_written_in_c_are_bound_and_called() -> None:
@@ -145,7 +145,7 @@ def test_methods_written_in_c_are_bound_and_called() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)
 
 
 # -- messages --
@@ -264,7 +264,7 @@ def test_the_functions_of_the_root_logger(caplog: Any) -> None:
 
         return fn
 
-    twin(make, (X,), (X,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)
 
 
 # -- classes that look at their instances --
@@ -295,7 +295,7 @@ def test_isinstance_looks_at_a_tensor_of_the_graph() -> None:
 
         return fn
 
-    seen = twin(make, (X,), (X,), graphs=1, breaks=0)
+    seen = compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)
     assert seen.results[0][1:] == ((True, False, True), True, False)
 
 
@@ -319,7 +319,7 @@ def test_a_cached_function_asked_after_a_change() -> None:
 
         return fn, world
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)
 
 
 def test_a_cached_function_that_changes_something_after_a_change() -> None:
@@ -340,7 +340,7 @@ def test_a_cached_function_that_changes_something_after_a_change() -> None:
 
         return fn, world
 
-    twin(make, (X,), (X,), (X,))
+    compare_with_eager(make, (X,), (X,), (X,))
 
 
 def test_a_cached_partial_has_no_name() -> None:
@@ -355,7 +355,7 @@ def test_a_cached_partial_has_no_name() -> None:
 
         return fn
 
-    seen = twin(make, (X, 3), (X, 3), (X, [3].__class__))
+    seen = compare_with_eager(make, (X, 3), (X, 3), (X, [3].__class__))
     assert len(seen.counter.graphs) >= 1
 
     def of_objects() -> Any:
@@ -366,7 +366,7 @@ def test_a_cached_partial_has_no_name() -> None:
 
         return fn
 
-    seen = twin(of_objects, (X,), (X,))
+    seen = compare_with_eager(of_objects, (X,), (X,))
     assert len(seen.counter.graphs) >= 1
 
 

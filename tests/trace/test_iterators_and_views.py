@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 TABLE = {"a": torch.ones(3), "b": torch.full((3,), 2.0), "c": torch.full((3,), 3.0)}
@@ -56,7 +56,9 @@ def test_next_of_an_iterator_from_before(kind: str) -> None:
     def read(x: torch.Tensor, items: Any) -> Any:
         return x * 2, next(items), next(items, "none")
 
-    twin(_reading(ITERATORS[kind], read), (X,), (X,), breaks=0)  # the second call reaches the end
+    compare_with_eager(
+        _reading(ITERATORS[kind], read), (X,), (X,), breaks=0
+    )  # the second call reaches the end
 
 
 @pytest.mark.parametrize("kind", ITERATORS)
@@ -68,7 +70,7 @@ def test_a_loop_over_an_iterator_from_before(kind: str) -> None:
             seen.append(item)
         return x, seen, list(items)
 
-    twin(_reading(ITERATORS[kind], read), (X,), (X,), graphs=2, breaks=0)
+    compare_with_eager(_reading(ITERATORS[kind], read), (X,), (X,), graphs=2, breaks=0)
 
 
 @pytest.mark.parametrize("kind", ["values", "ordered items", "set", "text", "zip"])
@@ -77,7 +79,7 @@ def test_functions_that_take_an_iterator_from_before(kind: str) -> None:
         first = next(items, None)
         return x * 2, first, list(zip(items, itertools.count(), strict=False)), tuple(items)
 
-    twin(_reading(ITERATORS[kind], read), (X,), (X,), breaks=0)
+    compare_with_eager(_reading(ITERATORS[kind], read), (X,), (X,), breaks=0)
 
 
 def test_an_iterator_is_left_where_the_program_left_it() -> None:
@@ -111,7 +113,7 @@ def test_a_dictionary_that_changes_under_its_iterator() -> None:
 
         return fn, world
 
-    twin(make, (X,), lambda world: world.table.update(d=1), (X,))
+    compare_with_eager(make, (X,), lambda world: world.table.update(d=1), (X,))
 
 
 def test_a_loop_with_a_break_in_it_over_an_iterator_from_before() -> None:
@@ -128,7 +130,7 @@ def test_a_loop_with_a_break_in_it_over_an_iterator_from_before() -> None:
 
         return fn
 
-    twin(make, (X,), (X,))
+    compare_with_eager(make, (X,), (X,))
 
 
 def test_a_counter_of_the_object() -> None:
@@ -140,7 +142,7 @@ def test_a_counter_of_the_object() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), (X,), (X,), graphs=2, breaks=0, recompiles=1)
+    compare_with_eager(make, (X,), (X,), (X,), (X,), graphs=2, breaks=0, recompiles=1)
 
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
@@ -174,9 +176,9 @@ def test_a_view_from_before_shows_its_dictionary(kind: str, table: Any) -> None:
             world = types.SimpleNamespace(table=held, view=held.values())
             return lambda x: (x + sum(world.view), len(world.view), list(world.view)), world
 
-        twin(make_values, *steps, graphs=3, breaks=0, recompiles=2)
+        compare_with_eager(make_values, *steps, graphs=3, breaks=0, recompiles=2)
         return
-    twin(make, *steps, graphs=3, breaks=0, recompiles=2)
+    compare_with_eager(make, *steps, graphs=3, breaks=0, recompiles=2)
 
 
 def test_a_proxy_from_before_is_read_like_its_dictionary() -> None:
@@ -190,7 +192,9 @@ def test_a_proxy_from_before_is_read_like_its_dictionary() -> None:
 
         return fn, held
 
-    twin(make, (X,), (X,), lambda held: held.update(a=5.0), (X,), breaks=0, recompiles=1)
+    compare_with_eager(
+        make, (X,), (X,), lambda held: held.update(a=5.0), (X,), breaks=0, recompiles=1
+    )
 
 
 def test_a_proxy_made_of_a_dictionary_from_before() -> None:
@@ -204,7 +208,7 @@ def test_a_proxy_made_of_a_dictionary_from_before() -> None:
 
         return fn, held
 
-    twin(make, (X,), (X,), lambda held: held.update(a=3.0), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), lambda held: held.update(a=3.0), (X,), breaks=0)
 
 
 def test_a_signature_from_before_binds_arguments() -> None:
@@ -222,4 +226,4 @@ def test_a_signature_from_before_binds_arguments() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import enum
 
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.named_programs import Programs, X, Y, texts_of
 
 program = Programs()
@@ -251,7 +251,7 @@ def test_keys_of_an_argument_dictionary():
         d[Spot(2)] = 5
         return x * d[Spot(1)] + d.get(Spot(3), 0)
 
-    twin(
+    compare_with_eager(
         lambda: f,
         (X, {Spot(1): 2}),
         (X, {Spot(1): 3}),
@@ -271,7 +271,7 @@ def test_a_key_whose_name_changes_between_calls():
 
         return f, key
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda key: setattr(key, "name", "b"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 
@@ -33,7 +33,7 @@ def test_a_lock_around_a_change(kind: Any) -> None:
 
         return fn, world, free
 
-    twin(lambda: make()[0], (X,), (X,), (X,), breaks=0)
+    compare_with_eager(lambda: make()[0], (X,), (X,), (X,), breaks=0)
     fn, world, free = make()
     compiled = tracer_core.compile(fn, backend="eager")
     for calls in range(1, 5):
@@ -105,7 +105,7 @@ def test_a_graph_break_inside_a_lock() -> None:
 
         return fn, seen
 
-    twin(make, (X,), (X,))
+    compare_with_eager(make, (X,), (X,))
 
 
 def test_an_exception_inside_a_lock_releases_it() -> None:
@@ -123,7 +123,7 @@ def test_an_exception_inside_a_lock_releases_it() -> None:
 
         return fn
 
-    twin(make, (X, False), (X, True), (X, False), breaks=0)
+    compare_with_eager(make, (X, False), (X, True), (X, False), breaks=0)
 
 
 def test_a_lock_made_inside() -> None:
@@ -136,7 +136,7 @@ def test_a_lock_made_inside() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), graphs=1, breaks=0)
+    compare_with_eager(make, (X,), (X,), graphs=1, breaks=0)
 
 
 def test_a_lock_made_inside_leaves_as_a_lock() -> None:
@@ -187,7 +187,7 @@ def test_a_thread_local_with_an_init_and_methods() -> None:
 
         return fn
 
-    twin(make, (X,), (X,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (X,), (X,), breaks=0)
     fn = make()
     compiled = tracer_core.compile(fn, backend="eager")
     compiled(X)
@@ -210,7 +210,7 @@ def test_the_dictionary_of_a_thread_local() -> None:
         return fn, local
 
     steps = ((X,), (X,), lambda local: setattr(local, "scale", 4.0), (X,))
-    twin(make, *steps, breaks=0, recompiles=1)
+    compare_with_eager(make, *steps, breaks=0, recompiles=1)
 
 
 def test_context_variables() -> None:

@@ -175,7 +175,7 @@ class Singleton(type):
 
 @pytest.mark.parametrize("uses", [1, 2])
 def test_singleton_metaclass_fills_its_table_once(uses):
-    from tests.support.eager_reference import twin
+    from tests.support.eager_reference import compare_with_eager
     from tests.support.named_programs import X, Y
 
     def make():
@@ -185,7 +185,7 @@ def test_singleton_metaclass_fills_its_table_once(uses):
 
         return lambda x: [x * One().n for _ in range(uses)]
 
-    twin(make, (X,), (Y,), (X,), breaks=0)
+    compare_with_eager(make, (X,), (Y,), (X,), breaks=0)
 
 
 @program.cases()

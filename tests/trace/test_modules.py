@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.recompile_limits import reported_limits
 from tests.support.threads import together
 
@@ -69,11 +69,11 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_change_of_a_module(name):
-    twin(net, (X,), (Y,), STEPS[name], (X,), (Y,), breaks=0)
+    compare_with_eager(net, (X,), (Y,), STEPS[name], (X,), (Y,), breaks=0)
 
 
 def test_hook_removed():
-    twin(net, (X,), lambda m: setattr(m, "h", m.fc.register_forward_hook(lambda *a: a[2] + 1)),
+    compare_with_eager(net, (X,), lambda m: setattr(m, "h", m.fc.register_forward_hook(lambda *a: a[2] + 1)),
     (X,),
          lambda m: m.h.remove(), (X,), breaks=0)  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_layers(make, train):
         return result, result
 
     x = torch.randint(10, (2, 3)) if isinstance(make(), nn.Embedding) else torch.randn(2, 3, 4)
-    twin(build, (x,), (x,), breaks=0)
+    compare_with_eager(build, (x,), (x,), breaks=0)
 
 
 def test_multihead_attention():
@@ -137,7 +137,7 @@ def test_encoder_layer_without_grad(train):
         return result, result
 
     with torch.no_grad():
-        twin(build, (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), breaks=0)
+        compare_with_eager(build, (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), breaks=0)
 
 
 def test_attention_without_grad():

@@ -152,6 +152,8 @@ def test_paligemma_is_told_that_it_runs_eagerly():
     )
     model, x = namespace["PaliGemmaModel"](), torch.randn(3)
     with CaptureCounter() as counter:
-        told = [tracer_core.compile(f, backend="eager")(x) for f in (model.forward, model.other)]
+        messages = [
+            tracer_core.compile(f, backend="eager")(x) for f in (model.forward, model.other)
+        ]
     assert len(counter.graphs) == 2
-    torch.testing.assert_close(told, [x * 3, x * 2])
+    torch.testing.assert_close(messages, [x * 3, x * 2])

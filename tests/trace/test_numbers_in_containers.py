@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tracer_core.testing import CaptureCounter
 
 X = torch.linspace(-1, 1, 4)
@@ -208,7 +208,7 @@ def test_the_dictionary_changes_meanwhile(program: Any) -> None:
         return lambda x: _comparable(program(x, world)), world
 
     steps = [step for _ in range(6) for step in ((X,), _raised)]
-    twin(make, *steps, breaks=None)
+    compare_with_eager(make, *steps, breaks=None)
 
 
 def _comparable(value: Any) -> Any:
@@ -237,7 +237,7 @@ def test_a_list_that_changes_meanwhile() -> None:
     def change(world: list[float]) -> None:
         world[:] = [value + 0.25 for value in world]
 
-    twin(make, *[step for _ in range(6) for step in ((X,), change)], breaks=None)
+    compare_with_eager(make, *[step for _ in range(6) for step in ((X,), change)], breaks=None)
 
 
 def test_what_a_view_shows_to_c_code_is_guarded() -> None:

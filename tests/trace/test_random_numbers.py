@@ -22,7 +22,7 @@ def state_of(item):
     return item.get_state() if isinstance(item, torch.Generator) else item.getstate()
 
 
-def told(actual):
+def described(actual):
     """A result, with the state of a generator in place of it."""
     actual = actual if isinstance(actual, tuple) else (actual,)
     return [state_of(item) if isinstance(item, random.Random | torch.Generator) else item
@@ -40,7 +40,7 @@ def check(program, generator, backend, breaks=0, graphs=None, calls=4, **options
         for number in range(calls):
             x = torch.arange(12.0).reshape(3, 4) / 7 + number
             try:
-                cls = told(function(x, item))
+                cls = described(function(x, item))
             except Exception as error:
                 cls = type(error)
             outcomes.append((cls, state_of(item), torch.get_rng_state(), random.getstate()))
@@ -235,7 +235,7 @@ def with_own_method():
 def test_methods_of_an_object_s_own(program, generator):
     def run(function):
         item = generator()
-        return [told(function(torch.arange(3.0), item)) for _ in range(4)]
+        return [described(function(torch.arange(3.0), item)) for _ in range(4)]
 
     compare(run(program), run(tracer_core.compile(program, backend="eager")))
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.guard_facts import Box
 
 X = torch.randn(2, 3)
@@ -30,7 +30,7 @@ def test_an_attribute_set_before_the_graph_raises():
 
         return fn, world
 
-    twin(make, (X,), (X,))
+    compare_with_eager(make, (X,), (X,))
 
 
 @pytest.mark.parametrize("base", [dict, list])
@@ -82,7 +82,7 @@ def test_a_static_method_is_stored_as_it_is():
 
         return fn, world
 
-    seen = twin(make, (X,), (X,), graphs=1)
+    seen = compare_with_eager(make, (X,), (X,), graphs=1)
     assert seen.results[1][2] is Owner.helper
 
 
@@ -133,7 +133,7 @@ def test_contents_of_a_cell_read_by_hand():
 
         return f, None
 
-    twin(make, (X,), (X,), (X + 1,))
+    compare_with_eager(make, (X,), (X,), (X + 1,))
 
 
 def test_an_empty_cell_read_by_hand():
@@ -148,7 +148,9 @@ def test_an_empty_cell_read_by_hand():
     def make():
         return f, None
 
-    twin(make, (X,), (X,), lambda _: setattr(cell, "cell_contents", 2), (X,), breaks=0)
+    compare_with_eager(
+        make, (X,), (X,), lambda _: setattr(cell, "cell_contents", 2), (X,), breaks=0
+    )
 
 
 def test_a_generator_as_the_name_of_a_class_attribute():

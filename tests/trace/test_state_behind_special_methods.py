@@ -12,7 +12,7 @@ import functools
 import pytest
 import torch
 
-from tests.support.eager_reference import twin
+from tests.support.eager_reference import compare_with_eager
 from tests.support.named_programs import X, Y
 
 WORLDS: dict[str, tuple] = {}
@@ -423,7 +423,7 @@ def test_world(name):
     steps = [(X,)]
     for change in changes:
         steps += [change, (Y,), (X,)]
-    twin(make, *steps, **expected)
+    compare_with_eager(make, *steps, **expected)
 
 
 def test_an_error_in_a_special_method_leaves_the_world_as_eager_does():
@@ -450,7 +450,7 @@ def test_an_error_in_a_special_method_leaves_the_world_as_eager_does():
 
         return f, log
 
-    twin(make, (X, False), (X, True), (X, False), (X, True), breaks=None)
+    compare_with_eager(make, (X, False), (X, True), (X, False), (X, True), breaks=None)
 
 
 def test_tensors_in_objects_with_operators():
@@ -487,7 +487,7 @@ def test_tensors_in_objects_with_operators():
 
         return f, unit
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         lambda u: setattr(u, "im", torch.ones(3, 4)),
@@ -521,4 +521,4 @@ def test_sizes_that_change_are_returned_as_numbers():
         return f, seen
 
     wide = torch.arange(48.0).reshape(6, 8)
-    twin(make, (X, 2), (wide, 3), (wide[:5], 4), (wide, 5), (X, 2), breaks=0)
+    compare_with_eager(make, (X, 2), (wide, 3), (wide[:5], 4), (wide, 5), (X, 2), breaks=0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 from tests.support.named_programs import Programs, X, Y
 from tracer_core.testing import compare
 
@@ -247,7 +247,7 @@ def test_argument_of_a_subclass_is_guarded_by_its_value(value):
         return x * len(v) if isinstance(v, str) else x * v
 
     other = type(value)("abcd") if isinstance(value, str) else type(value)(value + 1)
-    twin(
+    compare_with_eager(
         lambda: f,
         (X, value),
         (X, other),
@@ -262,7 +262,7 @@ def test_list_subclass_argument_is_read_and_written():
         rows.append(2)
         return x * rows.total()
 
-    twin(lambda: f, (X, Rows([1])), (X, Rows([1, 2])), (X, Rows([1])), breaks=0)
+    compare_with_eager(lambda: f, (X, Rows([1])), (X, Rows([1, 2])), (X, Rows([1])), breaks=0)
 
 
 def test_attributes_of_a_dict_subclass_argument():
@@ -270,7 +270,7 @@ def test_attributes_of_a_dict_subclass_argument():
         config.seen = True
         return x * config.scale if config.flag else x
 
-    twin(
+    compare_with_eager(
         lambda: f,
         (X, Attr(scale=2, flag=True)),
         (X, Attr(scale=3, flag=True)),
@@ -434,7 +434,7 @@ def test_containers_that_say_another_length():
 
         return f, [items, table, line]
 
-    twin(make, (X,), (X,), grow, (X,), (X,), grow, (X,), breaks=None)
+    compare_with_eager(make, (X,), (X,), grow, (X,), (X,), grow, (X,), breaks=None)
 
 
 class CountedList(list):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import View, twin
+from tests.support.eager_reference import View, compare_with_eager
 
 BACKENDS = ("eager", "aten_eager", "inductor")
 
@@ -100,7 +100,7 @@ def test_parameters_without_gradients(program: Any, backend: str) -> None:
 
     calls = [(torch.randn(2, 3),) for _ in range(4)]
     with torch.no_grad():
-        twin(make, *calls, breaks=0, backend=backend)
+        compare_with_eager(make, *calls, breaks=0, backend=backend)
 
 
 def test_flags_that_are_read() -> None:
@@ -109,7 +109,7 @@ def test_flags_that_are_read() -> None:
         return read_early(net), View(net.look)
 
     with torch.no_grad():
-        twin(make, *[(torch.ones(2),) for _ in range(5)])
+        compare_with_eager(make, *[(torch.ones(2),) for _ in range(5)])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -127,7 +127,7 @@ def test_frozen_parameters_where_gradients_are_recorded(backend: str) -> None:
         return program, View(net.look)
 
     x = torch.randn(2, 3, requires_grad=True)
-    twin(make, (x,), (x,), breaks=0, backend=backend)
+    compare_with_eager(make, (x,), (x,), breaks=0, backend=backend)
 
 
 def test_a_tensor_s_own_data_changes_nothing() -> None:
@@ -141,7 +141,7 @@ def test_a_tensor_s_own_data_changes_nothing() -> None:
 
         return program, View(net.look)
 
-    twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),), breaks=0)
+    compare_with_eager(make, (torch.ones(2, 3),), (torch.ones(2, 3),), breaks=0)
 
 
 def test_a_view_of_it_leaves() -> None:
@@ -156,7 +156,7 @@ def test_a_view_of_it_leaves() -> None:
         return program, View(net.look)
 
     with torch.no_grad():
-        twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),), backend="aten_eager")
+        compare_with_eager(make, (torch.ones(2, 3),), (torch.ones(2, 3),), backend="aten_eager")
 
 
 @pytest.mark.parametrize("switch", [False, True])
@@ -172,7 +172,7 @@ def test_gradients_that_would_reach_it_end_the_graph(switch: bool) -> None:
 
         return program, View(net.look)
 
-    actual = twin(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
+    actual = compare_with_eager(make, (torch.ones(2, 3),), (torch.ones(2, 3),))
     assert {kind for kind, _, _ in actual.counter.breaks} == {"tensor_metadata_mutation"}
 
 
@@ -188,7 +188,7 @@ def test_an_error_comes_before_or_after_as_in_eager() -> None:
 
     x, good, bad = torch.randn(2, 3), torch.tensor([0, 1]), torch.tensor([0, 9])
     with torch.no_grad():
-        twin(make, (x, good), (x, bad), (x, good), (x, bad), breaks=0)
+        compare_with_eager(make, (x, good), (x, bad), (x, good), (x, bad), breaks=0)
 
 
 def test_what_torch_refuses() -> None:

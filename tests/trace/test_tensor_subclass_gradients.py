@@ -15,8 +15,8 @@ from tests.support.tensor_subclasses import (
     Scaled,
     Special,
     alike,
-    plain,
-    same,
+    check_subclass_program,
+    random_tensor,
     scaled,
     two,
 )
@@ -80,7 +80,7 @@ class _Linear(torch.autograd.Function):
 
 
 def leaf(seed: int, *sizes: int) -> torch.Tensor:
-    return plain(seed, *sizes).requires_grad_()
+    return random_tensor(seed, *sizes).requires_grad_()
 
 
 def trained(seed: int) -> Trained:
@@ -123,7 +123,7 @@ DIFFERENTIATED = {
     "inner tensors": (of_inner, lambda s: (two(s, grad=True),)),
     "made inside": (
         lambda x, y: TwoTensor(y, y + 1) * x,
-        lambda s: (two(s, grad=True), plain(s + 1)),
+        lambda s: (two(s, grad=True), random_tensor(s + 1)),
     ),
     "sizes": (lambda x: (x * 2, (x * 2).shape, x.dim()), lambda s: (two(s, grad=True),)),
     "detached": (with_a_detached_part, lambda s: (two(s, grad=True),)),
@@ -157,8 +157,8 @@ def test_gradients_of_wrappers(name, backend):
             alike(list(want), list(got), 1e-4, 1e-5)
             if name not in ROUNDED:
                 exact = stepped(function, [doubles(item) for item in make(seed)])[1]
-                for value, truth in zip(got[1], exact, strict=True):
-                    near(truth, value)
+                for value, in_float64 in zip(got[1], exact, strict=True):
+                    near(in_float64, value)
     assert len(counter.graphs) == 1
     eagerly = [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
     expected = [AS_CAPTURED[name]] if backend == "inductor" and name in AS_CAPTURED else []
@@ -166,13 +166,13 @@ def test_gradients_of_wrappers(name, backend):
     assert all(reason in text for reason, text in zip(expected, eagerly, strict=True))
 
 
-def near(truth: Any, value: Any) -> None:
-    assert type(truth) is type(value)
-    if isinstance(truth, TwoTensor):
-        near(truth.a, value.a)
-        near(truth.b, value.b)
-    elif truth is not None:
-        torch.testing.assert_close(value.double(), truth, rtol=1e-4, atol=1e-5)
+def near(in_float64: Any, value: Any) -> None:
+    assert type(in_float64) is type(value)
+    if isinstance(in_float64, TwoTensor):
+        near(in_float64.a, value.a)
+        near(in_float64.b, value.b)
+    elif in_float64 is not None:
+        torch.testing.assert_close(value.double(), in_float64, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -190,7 +190,7 @@ def test_training_of_wrapped_parameters(backend):
 
     def train(run, module, optimizer, seed):
         optimizer.zero_grad()
-        loss = run(plain(seed)).square().mean()
+        loss = run(random_tensor(seed)).square().mean()
         loss.backward()
         optimizer.step()
         return [loss.detach(), *(parameter.grad for parameter in module.parameters())]
@@ -228,12 +228,12 @@ def test_guards_of_differentiated_wrappers():
 
     calls = [
         lambda: (leaf(1, 4, 4), scaled(1)),
-        lambda: (plain(1, 4, 4), scaled(1)),
+        lambda: (random_tensor(1, 4, 4), scaled(1)),
         lambda: (leaf(2, 4, 4), scaled(2, "double")),
         lambda: (leaf(3, 4, 4), Scaled(scaled(3).data_.int(), scaled(3).scale)),
         lambda: (leaf(4, 4, 4), scaled(4)),
     ]
-    same(function, *calls, graphs=4, grad=True)
+    check_subclass_program(function, *calls, graphs=4, grad=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -273,8 +273,8 @@ def test_wrappers_under_autocast(backend):
         with torch.autocast("cpu", torch.bfloat16):
             return (x @ w).float(), (x @ x.t()).float()
 
-    calls = (lambda: (plain(1), scaled(1)), lambda: (plain(2), scaled(2)))
-    same(function, *calls, backend=backend)
+    calls = (lambda: (random_tensor(1), scaled(1)), lambda: (random_tensor(2), scaled(2)))
+    check_subclass_program(function, *calls, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -282,7 +282,9 @@ def test_gradients_below_a_handler(backend):
     """What a wrapper holds may require grad; eager mode follows no gradient inside the handler."""
 
     def make(seed):
-        return plain(seed), Scaled(plain(seed).t() @ plain(seed), torch.rand(()).requires_grad_())
+        return random_tensor(seed), Scaled(
+            random_tensor(seed).t() @ random_tensor(seed), torch.rand(()).requires_grad_()
+        )
 
     def function(x, w):
         return (x @ w).requires_grad, x @ w
@@ -377,7 +379,7 @@ def test_a_handler_with_an_effect_is_eager_with_gradients():
             return super().__torch_dispatch__(func, types, args, kwargs)
 
     def make(seed):
-        return [Noted(plain(seed), plain(seed + 1)).requires_grad_()]
+        return [Noted(random_tensor(seed), random_tensor(seed + 1)).requires_grad_()]
 
     def function(x):
         return torch.sin(x)
@@ -398,11 +400,11 @@ def test_a_whole_step_with_a_special_parameter_is_eager():
             module.weight.grad = None
             module(x).square().sum().backward()
 
-        run(plain(1))
+        run(random_tensor(1))
         compiled = tracer_core.compile(run, backend="eager")
         want = module.weight.grad.clone()
         with CaptureCounter() as counter:
-            compiled(plain(1))
+            compiled(random_tensor(1))
         assert torch.equal(want, module.weight.grad)
         return {kind for kind, _, _ in counter.breaks}
 
@@ -422,5 +424,5 @@ def test_a_whole_step_with_a_wrapper_is_right():
 
     compiled = tracer_core.compile(run, backend="eager")
     for seed in (1, 2):
-        want = [run(plain(seed)), weight.grad]
-        alike(want, [compiled(plain(seed)), weight.grad])
+        want = [run(random_tensor(seed)), weight.grad]
+        alike(want, [compiled(random_tensor(seed)), weight.grad])

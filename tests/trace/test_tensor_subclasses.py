@@ -15,8 +15,8 @@ from tests.support.tensor_subclasses import (
     Scaled,
     Special,
     alike,
-    plain,
-    same,
+    check_subclass_program,
+    random_tensor,
     scaled,
     two,
 )
@@ -57,7 +57,7 @@ class Counted(torch.Tensor):
 WRAPPERS = {
     "pointwise": (lambda x: torch.sin(x) * 2 + 1, lambda s: (two(s),)),
     "product": (lambda x, y: x @ y.t(), lambda s: (two(s), two(s + 1))),
-    "beside a plain tensor": (lambda x, y: y - x, lambda s: (two(s), plain(s))),
+    "beside a plain tensor": (lambda x, y: y - x, lambda s: (two(s), random_tensor(s))),
     "reduction": (lambda x: (x.sum(), x.mean(0), x.softmax(-1)), lambda s: (two(s),)),
     "linear": (lambda x: nn.functional.linear(x, torch.ones(5, 4)).relu(), lambda s: (two(s),)),
     "layer norm": (lambda x: nn.functional.layer_norm(x, (4,)), lambda s: (two(s),)),
@@ -68,17 +68,23 @@ WRAPPERS = {
         lambda x: (x.shape, x.dtype, x.size(0), x.dim(), x * x.shape[1]),
         lambda s: (two(s),),
     ),
-    "made inside": (lambda x: TwoTensor(x, x + 1).cos(), lambda s: (plain(s),)),
-    "made inside and dropped": (lambda x: TwoTensor(x, x + 1).cos().b, lambda s: (plain(s),)),
+    "made inside": (lambda x: TwoTensor(x, x + 1).cos(), lambda s: (random_tensor(s),)),
+    "made inside and dropped": (
+        lambda x: TwoTensor(x, x + 1).cos().b,
+        lambda s: (random_tensor(s),),
+    ),
     "the input itself": (lambda x: (x, x * 2), lambda s: (two(s),)),
     "in a list": (lambda xs: [x + 1 for x in xs], lambda s: ([two(s), two(s + 1)],)),
     "type": (lambda x: (type(x).__name__, isinstance(x, TwoTensor), x + 1), lambda s: (two(s),)),
     "factory": (lambda x: torch.zeros_like(x) + x.new_ones(4), lambda s: (two(s),)),
     "through __torch_function__": (
         lambda x, w: nn.functional.linear(x, w),
-        lambda s: (plain(s), scaled(s)),
+        lambda s: (random_tensor(s), scaled(s)),
     ),
-    "through __torch_dispatch__": (lambda x, w: x @ w + w.sum(), lambda s: (plain(s), scaled(s))),
+    "through __torch_dispatch__": (
+        lambda x, w: x @ w + w.sum(),
+        lambda s: (random_tensor(s), scaled(s)),
+    ),
     "a method": (lambda w: w.dequantize() * 2, lambda s: (scaled(s),)),
     "an attribute": (lambda w: (w.kind, w.scale * 2, w.detach()), lambda s: (scaled(s, "double"),)),
 }
@@ -92,7 +98,9 @@ LOWERED = ("linear", "views", "made inside", "through __torch_dispatch__")
 )
 def test_wrappers(name, backend):
     function, make = WRAPPERS[name]
-    same(function, *(functools.partial(make, seed) for seed in (1, 5, 9)), backend=backend)
+    check_subclass_program(
+        function, *(functools.partial(make, seed) for seed in (1, 5, 9)), backend=backend
+    )
 
 
 def writes(x, y):
@@ -104,7 +112,9 @@ def writes(x, y):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_writes_to_wrappers(backend):
-    same(writes, lambda: (two(1), two(2)), lambda: (two(3), two(4)), backend=backend)
+    check_subclass_program(
+        writes, lambda: (two(1), two(2)), lambda: (two(3), two(4)), backend=backend
+    )
 
 
 def test_a_write_counts_once_a_call():
@@ -121,7 +131,7 @@ def attribute_set(w):
 
 
 def test_attributes_of_wrappers_are_set():
-    same(attribute_set, lambda: (scaled(1),), lambda: (scaled(2),))
+    check_subclass_program(attribute_set, lambda: (scaled(1),), lambda: (scaled(2),))
 
 
 def test_guards_on_what_was_read():
@@ -135,22 +145,28 @@ def test_guards_on_what_was_read():
         lambda: (scaled(2),),
         lambda: (scaled(2, "double"),),
         lambda: (Scaled(scaled(3).data_.int(), scaled(3).scale),),
-        lambda: (plain(1),),
+        lambda: (random_tensor(1),),
         lambda: (scaled(4),),
     ]
-    same(function, *calls, graphs=4)
+    check_subclass_program(function, *calls, graphs=4)
 
 
 def test_a_subclass_of_a_subclass():
     class Other(TwoTensor):
         pass
 
-    calls = (lambda: (two(1),), lambda: (Other(plain(1), plain(2)),), lambda: (two(3),))
-    same(lambda x: type(x) is TwoTensor, *calls, graphs=0)
+    calls = (
+        lambda: (two(1),),
+        lambda: (Other(random_tensor(1), random_tensor(2)),),
+        lambda: (two(3),),
+    )
+    check_subclass_program(lambda x: type(x) is TwoTensor, *calls, graphs=0)
 
 
 def test_sizes_of_wrappers_change():
-    same(lambda x: x.sin() + 1, *(lambda n=n: (two(n, n, 4),) for n in (2, 3, 4)), graphs=3)
+    check_subclass_program(
+        lambda x: x.sin() + 1, *(lambda n=n: (two(n, n, 4),) for n in (2, 3, 4)), graphs=3
+    )
 
 
 class Quantized(nn.Module):
@@ -172,11 +188,11 @@ def test_parameters(backend):
     compiled = tracer_core.compile(model, backend=backend, fullgraph=True)
     with torch.no_grad():
         for seed in (1, 2):
-            alike(model(plain(seed)), compiled(plain(seed)))
+            alike(model(random_tensor(seed)), compiled(random_tensor(seed)))
         model.first.weight.data_.add_(1)  # seen: the inner tensor is an input
-        alike(model(plain(3)), compiled(plain(3)))
+        alike(model(random_tensor(3)), compiled(random_tensor(3)))
         model.second.weight = nn.Parameter(scaled(7, "double"), requires_grad=False)
-        alike(model(plain(4)), compiled(plain(4)))
+        alike(model(random_tensor(4)), compiled(random_tensor(4)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -192,42 +208,45 @@ def test_gradients_beside_frozen_wrappers(backend):
 
     torch.manual_seed(0)
     model = Quantized()
-    wants = [step(model, plain(seed)) for seed in (1, 2)]
+    wants = [step(model, random_tensor(seed)) for seed in (1, 2)]
     compiled = tracer_core.compile(model, backend=backend, fullgraph=True)
     for seed, want in zip((1, 2), wants, strict=True):
-        alike(want, step(compiled, plain(seed)))
+        alike(want, step(compiled, random_tensor(seed)))
 
 
 def test_a_handler_that_raises():
     compiled = tracer_core.compile(lambda x: TwoTensor(x, x[:1]), backend="eager")
     for _ in range(2):
         with pytest.raises(AssertionError, match=r"Expected a\.shape == b\.shape"):
-            compiled(plain(1))
+            compiled(random_tensor(1))
 
 
 # -- classes that hold data --
 
 HOLDERS = {
-    "pointwise": (lambda x: x * 2 + 1, lambda s: (plain(s).as_subclass(Named),)),
-    "method": (lambda x: x.twice() + 1, lambda s: (plain(s).as_subclass(Named),)),
-    "handler": (lambda x: torch.sin(x) + 1, lambda s: (plain(s).as_subclass(Loud),)),
+    "pointwise": (lambda x: x * 2 + 1, lambda s: (random_tensor(s).as_subclass(Named),)),
+    "method": (lambda x: x.twice() + 1, lambda s: (random_tensor(s).as_subclass(Named),)),
+    "handler": (lambda x: torch.sin(x) + 1, lambda s: (random_tensor(s).as_subclass(Loud),)),
     "beside": (
         lambda x, y: torch.sin(x + y.cos().sum()),
-        lambda s: (plain(s).as_subclass(Loud), plain(s + 1)),
+        lambda s: (random_tensor(s).as_subclass(Loud), random_tensor(s + 1)),
     ),
-    "view": (lambda x: (x[0], x.t(), x.view(-1)), lambda s: (plain(s).as_subclass(Named),)),
-    "several results": (lambda x: x.max(1), lambda s: (plain(s).as_subclass(Named),)),
+    "view": (lambda x: (x[0], x.t(), x.view(-1)), lambda s: (random_tensor(s).as_subclass(Named),)),
+    "several results": (lambda x: x.max(1), lambda s: (random_tensor(s).as_subclass(Named),)),
     "and back": (
         lambda x: x.as_subclass(Named).twice().as_subclass(torch.Tensor) + 1,
-        lambda s: (plain(s),),
+        lambda s: (random_tensor(s),),
     ),
-    "the input itself": (lambda x: (x, x + 1), lambda s: (plain(s).as_subclass(Named),)),
-    "write": (lambda x: x.add_(1), lambda s: (plain(s).as_subclass(Named),)),
+    "the input itself": (lambda x: (x, x + 1), lambda s: (random_tensor(s).as_subclass(Named),)),
+    "write": (lambda x: x.add_(1), lambda s: (random_tensor(s).as_subclass(Named),)),
     "truth of sizes": (
         lambda x: x * 2 if len(x) == 3 and x.dim() == 2 and x.numel() == 12 else x,
-        lambda s: (plain(s).as_subclass(Named),),
+        lambda s: (random_tensor(s).as_subclass(Named),),
     ),
-    "iteration": (lambda x: [row + 1 for row in x], lambda s: (plain(s).as_subclass(Named),)),
+    "iteration": (
+        lambda x: [row + 1 for row in x],
+        lambda s: (random_tensor(s).as_subclass(Named),),
+    ),
 }
 
 
@@ -237,7 +256,9 @@ HOLDERS = {
 )
 def test_holders(name, backend):
     function, make = HOLDERS[name]
-    same(function, *(functools.partial(make, seed) for seed in (1, 5)), backend=backend)
+    check_subclass_program(
+        function, *(functools.partial(make, seed) for seed in (1, 5)), backend=backend
+    )
 
 
 class Chunked(torch.Tensor):
@@ -253,8 +274,11 @@ def test_a_handler_that_compares_an_operator():
     def function(x):
         return torch.ops.aten.cos.default(x), torch.sin(x)
 
-    make = (lambda: (plain(1).as_subclass(Chunked),)), (lambda: (plain(2).as_subclass(Chunked),))
-    same(function, *make)
+    make = (
+        (lambda: (random_tensor(1).as_subclass(Chunked),)),
+        (lambda: (random_tensor(2).as_subclass(Chunked),)),
+    )
+    check_subclass_program(function, *make)
 
 
 def named(x):
@@ -264,12 +288,12 @@ def named(x):
 
 
 def test_an_attribute_of_a_new_one():
-    same(named, lambda: (plain(1),), lambda: (plain(2),))
+    check_subclass_program(named, lambda: (random_tensor(1),), lambda: (random_tensor(2),))
 
 
 def test_a_handler_with_an_effect_outside():
     Counted.calls.clear()
-    x = plain(1).as_subclass(Counted)
+    x = random_tensor(1).as_subclass(Counted)
     torch.sin(x) * 2
     want = list(Counted.calls)
     compiled = tracer_core.compile(lambda x: torch.sin(x) * 2, backend="eager")
@@ -295,7 +319,7 @@ def test_gradients_of_a_special_parameter(backend):
     eager, other = model(), model()
     compiled = tracer_core.compile(other, backend=backend, fullgraph=True)
     for seed in (1, 2):
-        alike(step(eager, eager, plain(seed)), step(compiled, other, plain(seed)))
+        alike(step(eager, eager, random_tensor(seed)), step(compiled, other, random_tensor(seed)))
         with torch.no_grad():
             for value in (eager, other):
                 value.weight.data = value.weight.data * 0.5  # other memory, the same parameter
@@ -303,8 +327,8 @@ def test_gradients_of_a_special_parameter(backend):
 
 @pytest.mark.parametrize("kind", [Named, Loud])
 def test_dynamic_sizes_of_holders(kind):
-    calls = [lambda n=n: (plain(n, n, 4).as_subclass(kind),) for n in (3, 5, 7, 9)]
-    same(lambda x: torch.sin(x) * 2, *calls, graphs=2)
+    calls = [lambda n=n: (random_tensor(n, n, 4).as_subclass(kind),) for n in (3, 5, 7, 9)]
+    check_subclass_program(lambda x: torch.sin(x) * 2, *calls, graphs=2)
 
 
 # -- dispatch modes entered inside --
@@ -341,11 +365,13 @@ def in_two_modes(x):
     [(in_a_mode, "eager"), (in_a_mode, "inductor"), (in_two_modes, "eager")],
 )
 def test_dispatch_modes(function, backend):
-    same(function, lambda: (plain(1),), lambda: (plain(2),), backend=backend)
+    check_subclass_program(
+        function, lambda: (random_tensor(1),), lambda: (random_tensor(2),), backend=backend
+    )
 
 
 def test_a_wrapper_inside_a_dispatch_mode():
-    same(in_two_modes, lambda: (two(1),), lambda: (two(2),))
+    check_subclass_program(in_two_modes, lambda: (two(1),), lambda: (two(2),))
 
 
 def test_a_break_inside_a_dispatch_mode():
@@ -356,4 +382,10 @@ def test_a_break_inside_a_dispatch_mode():
             y = y + 1
         return y, mode.names
 
-    same(function, lambda: (plain(1),), lambda: (plain(2),), kinds=("torch_mode",), graphs=0)
+    check_subclass_program(
+        function,
+        lambda: (random_tensor(1),),
+        lambda: (random_tensor(2),),
+        kinds=("torch_mode",),
+        graphs=0,
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.eager_reference import same, twin
+from tests.support.eager_reference import compare_with_eager, same
 
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 
@@ -37,7 +37,7 @@ def test_a_table_whose_subscript_makes_the_activation(name: str) -> None:
     def make() -> Any:
         return lambda x: ACTIVATIONS[name](x) + 1
 
-    twin(make, (X,), (X * 2,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(make, (X,), (X * 2,), graphs=1, breaks=0, recompiles=0)
 
 
 class Reversed(list):  # type: ignore[type-arg]
@@ -54,7 +54,7 @@ def test_a_list_with_a_subscript_of_its_own() -> None:
 
         return fn, scales
 
-    twin(
+    compare_with_eager(
         make,
         (X,),
         (X,),
@@ -85,7 +85,9 @@ def test_guards_make_no_missing_entry() -> None:
     def forget(world: Any) -> None:
         world[0].clear()
 
-    twin(make, (X,), (X,), forget, (X,), lambda world: world[1].clear(), (X,), graphs=3, breaks=0)
+    compare_with_eager(
+        make, (X,), (X,), forget, (X,), lambda world: world[1].clear(), (X,), graphs=3, breaks=0
+    )
 
 
 # -- super() below a break
@@ -195,7 +197,7 @@ def test_layers_that_are_never_dropped_are_one_graph() -> None:
         model = Encoder()
         return model, model
 
-    twin(make, (X,), (X * 2,), lambda model: model.eval(), (X,), graphs=2, breaks=0)
+    compare_with_eager(make, (X,), (X * 2,), lambda model: model.eval(), (X,), graphs=2, breaks=0)
 
 
 # -- checks and leaves
@@ -236,7 +238,7 @@ def test_an_intermediate_that_is_made_a_leaf() -> None:
         model = Extractor()
         return model, model
 
-    seen = twin(make, (X,), (X * 2,), graphs=1, breaks=0)
+    seen = compare_with_eager(make, (X,), (X * 2,), graphs=1, breaks=0)
     seen.results[-1].sum().backward()
 
 
@@ -280,7 +282,7 @@ def test_zip_leaves_the_iterator_of_a_sequence_suspended() -> None:
 
         return fn
 
-    twin(make, (X,), (X + 1,), graphs=1, breaks=0, recompiles=0)
+    compare_with_eager(make, (X,), (X + 1,), graphs=1, breaks=0, recompiles=0)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_a_hook_that_makes_the_embeddings_require_gradients(frozen: bool) -> Non
         model = Model()
         return model, model
 
-    twin(make, (torch.tensor([0, 3]),), (torch.tensor([4, 3]),), graphs=1, breaks=0)
+    compare_with_eager(make, (torch.tensor([0, 3]),), (torch.tensor([4, 3]),), graphs=1, breaks=0)
 
 
 def test_a_parameter_that_requires_gradients_already() -> None:

@@ -114,20 +114,20 @@ def watched(name: str) -> int:
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
         results = (fast(*inputs), program(*inputs), program(*wide))
         torch.cuda.synchronize()
-        for ours, eager, truth in zip(
+        for ours, eager, exact in zip(
             *(x if isinstance(x, tuple) else (x,) for x in results), strict=True
         ):
             loose = 5e-2 if eager.dtype == torch.bfloat16 else 2e-3
             # cuBLAS adds parts of bfloat16 products in bfloat16: eager may be further off than
             # that.
             off = (
-                (eager.double() - truth.double()).abs().max().item()
+                (eager.double() - exact.double()).abs().max().item()
                 if eager.is_floating_point()
                 else 0.0
             )
             try:
                 torch.testing.assert_close(
-                    ours.double(), truth.double(), atol=max(loose, off), rtol=loose, equal_nan=True
+                    ours.double(), exact.double(), atol=max(loose, off), rtol=loose, equal_nan=True
                 )
             except AssertionError as error:
                 print(f"DIFFERS {error}")

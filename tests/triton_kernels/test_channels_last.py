@@ -86,19 +86,19 @@ def run(fn, inputs, dynamic=False, pure=False):
     algorithm, and with it eager's own error, depend on layout and processor."""
     before = clones(inputs)
     expected = flat(fn(*before))
-    truths = flat(fn(*[x.double() for x in clones(inputs)])) if pure else expected
+    exact_values = flat(fn(*[x.double() for x in clones(inputs)])) if pure else expected
     with interpreted():
         result = compiled(fn, *inputs, dynamic=dynamic)
     for _ in range(2):
-        for ours, eager, truth in zip(result(*clones(inputs)), expected, truths, strict=True):
+        for ours, eager, exact in zip(result(*clones(inputs)), expected, exact_values, strict=True):
             assert (ours.dtype, ours.shape, ours.stride()) == (
                 eager.dtype,
                 eager.shape,
                 eager.stride(),
             )
             allowed = tolerance(eager.dtype)
-            allowed["atol"] = max(allowed["atol"], 4 * float((eager - truth).abs().max()))
-            torch.testing.assert_close(ours, truth.to(eager.dtype), **allowed)
+            allowed["atol"] = max(allowed["atol"], 4 * float((eager - exact).abs().max()))
+            torch.testing.assert_close(ours, exact.to(eager.dtype), **allowed)
     return result
 
 

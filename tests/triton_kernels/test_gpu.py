@@ -210,7 +210,7 @@ def test_models(name, phase):
             module.p = 0.0
     model.train(phase == "train")
     inputs = [x.cuda() for x in inputs]
-    truth = copy.deepcopy(model).double()
+    exact = copy.deepcopy(model).double()
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
     ours = copy.deepcopy(model)
     fast = tracer_core.compile(ours)
@@ -219,7 +219,7 @@ def test_models(name, phase):
         for label, net, args in (
             ("eager", model, inputs),
             ("ours", fast, inputs),
-            ("truth", truth, wide),
+            ("exact", exact, wide),
         ):
             net.zero_grad()
             with torch.set_grad_enabled(phase == "train"):
@@ -227,13 +227,13 @@ def test_models(name, phase):
                 if phase == "train":
                     result.float().square().mean().backward()
             error[label] = result.detach().double()
-    scale = error["truth"].abs().max()
-    eager = ((error["eager"] - error["truth"]).abs().max() / scale).item()
-    mine = ((error["ours"] - error["truth"]).abs().max() / scale).item()
+    scale = error["exact"].abs().max()
+    eager = ((error["eager"] - error["exact"]).abs().max() / scale).item()
+    mine = ((error["ours"] - error["exact"]).abs().max() / scale).item()
     assert mine <= max(3 * eager, 2e-5), (mine, eager)
     if phase == "train":
         for (where, a), (_, b), (_, t) in zip(
-            model.named_parameters(), ours.named_parameters(), truth.named_parameters(), strict=True
+            model.named_parameters(), ours.named_parameters(), exact.named_parameters(), strict=True
         ):
             assert (a.grad is None) == (b.grad is None), where
             if a.grad is None:

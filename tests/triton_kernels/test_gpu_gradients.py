@@ -41,18 +41,18 @@ def gradients(model, inputs):
 
 def judged(model, inputs, floor=1e-5, **settings):
     """Each gradient's error is at most four times eager's, or below the floor."""
-    truth = gradients(
+    exact = gradients(
         copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
     )
     model, inputs = model.cuda(), inputs.cuda()
     eager = gradients(copy.deepcopy(model), inputs)
     fast = tracer_core.compile(copy.deepcopy(model), **settings)
-    largest = max(item.norm() for item in truth.values())
+    largest = max(item.norm() for item in exact.values())
     for _ in range(2):
         ours = gradients(fast, inputs)
-        assert ours.keys() == truth.keys()
+        assert ours.keys() == exact.keys()
         wrong = []
-        for name, right in truth.items():
+        for name, right in exact.items():
             size = (
                 right.norm() + 1e-6 * largest
             )  # what is zero in theory, as biases before a batch norm
@@ -60,7 +60,7 @@ def judged(model, inputs, floor=1e-5, **settings):
             if not errors[0] <= max(4 * errors[1], floor):
                 wrong.append((name, *errors))
         assert not wrong, (
-            f"{len(wrong)} of {len(truth)}: {sorted(wrong, key=lambda row: -row[1])[:5]}"
+            f"{len(wrong)} of {len(exact)}: {sorted(wrong, key=lambda row: -row[1])[:5]}"
         )
 
 

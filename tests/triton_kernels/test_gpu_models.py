@@ -87,10 +87,10 @@ def first(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def near(name, eager, ours, truth):
+def near(name, eager, ours, exact):
     """Ours is about as far from float64 as eager is."""
     off, theirs, size = (
-        (x.double() - y).norm() for x, y in ((ours, truth), (eager, truth), (truth, 0))
+        (x.double() - y).norm() for x, y in ((ours, exact), (eager, exact), (exact, 0))
     )
     assert off <= max(4 * theirs, 1e-5 * size), (name, off.item(), theirs.item(), size.item())
 
@@ -103,18 +103,18 @@ class Compared:
     def __init__(self, name, mode):
         self.name = name
         self.eager, self.batch = built(name, True)
-        self.ours, self.truth = copy.deepcopy(self.eager), copy.deepcopy(self.eager).double()
+        self.ours, self.exact = copy.deepcopy(self.eager), copy.deepcopy(self.eager).double()
         self.fast = tracer_core.compile(self.ours, mode=mode)
         self.optimizer = torch.optim.SGD(self.eager.parameters(), lr=0.02, momentum=0.9)
 
     def forward(self, count):
         state = self.eager.state_dict()
         self.ours.load_state_dict(state)
-        self.truth.load_state_dict(state)
+        self.exact.load_state_dict(state)
         x = self.batch(count)
         wide = x.double() if x.is_floating_point() else x
         self.results = []
-        for net, inputs in ((self.eager, x), (self.fast, x), (self.truth, wide)):
+        for net, inputs in ((self.eager, x), (self.fast, x), (self.exact, wide)):
             net.zero_grad()
             self.results.append(first(net(inputs)))
 
@@ -134,7 +134,7 @@ class Compared:
             for (where, a), b, t in zip(
                 self.eager.named_parameters(),
                 self.ours.parameters(),
-                self.truth.parameters(),
+                self.exact.parameters(),
                 strict=True,
             )
         ]

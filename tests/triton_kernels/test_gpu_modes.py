@@ -225,18 +225,18 @@ def test_own_products(name, dtype, monkeypatch):
     torch.manual_seed(0)
     fn, *sizes = MATMULS[name]
     inputs = [torch.randn(*size, device="cuda").to(dtype) / 4 for size in sizes]
-    truth = fn(*[x.double() for x in inputs])
+    exact = fn(*[x.double() for x in inputs])
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        eager = (fn(*inputs).double() - truth).norm() / truth.norm()
+        eager = (fn(*inputs).double() - exact).norm() / exact.norm()
         for way in WAYS:
             if WAYS[way][1].get("bulk") and not hopper():
                 continue
             take(monkeypatch, way, dtype.itemsize)
             fast = tracer_core.compile(fn, mode="max-autotune-no-cudagraphs")
             for _ in range(3):
-                mine = (fast(*inputs).double() - truth).norm() / truth.norm()
+                mine = (fast(*inputs).double() - exact).norm() / exact.norm()
                 # For TF32 Triton cuts off the bits that cuBLAS rounds: H100, 2.6 to 2.7 times
                 # eager's error.
                 allowed = (4 if dtype == torch.float32 else 2) * eager.item()
@@ -272,12 +272,12 @@ def test_bulk_copies_meet_other_memory_and_sizes(way, monkeypatch):
 def test_float32_products_follow_the_setting():
     x = torch.randn(512, 512, device="cuda")
     fast = tracer_core.compile(lambda a, b: (a @ b).relu(), mode="max-autotune-no-cudagraphs")
-    truth = (x.double() @ x.double()).relu()
+    exact = (x.double() @ x.double()).relu()
     before = torch.get_float32_matmul_precision()
     try:
         for setting in ("high", "highest", "high", "highest"):
             torch.set_float32_matmul_precision(setting)
-            error = ((fast(x, x).double() - truth).norm() / truth.norm()).item()
+            error = ((fast(x, x).double() - exact).norm() / exact.norm()).item()
             assert error < (1e-3 if setting == "high" else 2e-6), (setting, error)
     finally:
         torch.set_float32_matmul_precision(before)

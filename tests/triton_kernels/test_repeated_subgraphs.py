@@ -37,7 +37,7 @@ def device(request):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def messages(monkeypatch):
     """What the compiler says of each graph's regions; each repeated program is compared with the
     one of the whole graph.
     """
@@ -83,7 +83,7 @@ def tokens(device, rows=2, length=3):
     return torch.randint(0, 50, (rows, length), device=device)
 
 
-def test_layers(device, told):
+def test_layers(device, messages):
     net = Deep().to(device).eval()
     fast = tracer_core.compile(net)
     with torch.no_grad():
@@ -92,11 +92,11 @@ def test_layers(device, told):
             torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-4)
             net.layers[4].out.bias.add_(0.5)
             torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-4)
-    (text,) = told
+    (text,) = messages
     assert text.endswith("times: four are lowered")
 
 
-def test_gradients(device, told, monkeypatch):
+def test_gradients(device, messages, monkeypatch):
     """Sums over many rows are cut in two: the parts belong to their layers."""
     monkeypatch.setattr(split_reductions, "MIN_COLUMN", 8)
     monkeypatch.setattr(split_reductions, "MIN_COLUMN_PART", 2)
@@ -107,12 +107,12 @@ def test_gradients(device, told, monkeypatch):
     actual = torch.autograd.grad(fast(x).square().mean(), list(net.parameters()))
     for item, other in zip(actual, wanted, strict=True):
         torch.testing.assert_close(item, other, rtol=1e-3, atol=1e-4)
-    assert len(told) == 2 and all(
-        text.endswith("four are lowered") for text in told
+    assert len(messages) == 2 and all(
+        text.endswith("four are lowered") for text in messages
     )  # forward and backward
 
 
-def test_dropout_in_every_layer(device, told):
+def test_dropout_in_every_layer(device, messages):
     """No two layers draw the same numbers, so all are lowered."""
     weights = [torch.randn(WIDTH, WIDTH, device=device) / 4 for _ in range(30)]
 
@@ -129,10 +129,10 @@ def test_dropout_in_every_layer(device, told):
         actual.append(fast(x))
     torch.testing.assert_close(actual[0], actual[1])
     assert not torch.equal(fast(x), actual[0])
-    assert told == ["no region of the graph repeats"]
+    assert messages == ["no region of the graph repeats"]
 
 
-def test_layers_that_write_to_their_states(device, told):
+def test_layers_that_write_to_their_states(device, messages):
     def program(x, weights, states):
         for weight, state in zip(weights, states, strict=True):
             x = torch.softmax(x @ weight, -1) + x.sin() + state

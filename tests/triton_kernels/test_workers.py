@@ -100,13 +100,13 @@ def build(workers: Workers, *kernels: Kernel) -> list[object]:
 
 
 @pytest.fixture
-def told():
+def messages():
     return []
 
 
 @pytest.fixture
-def workers(told):
-    actual = Workers(2, told.append)
+def workers(messages):
+    actual = Workers(2, messages.append)
     yield actual
     processes = [item.process for item in actual._all]
     actual.end()
@@ -186,7 +186,7 @@ def test_this_process_makes_the_same_and_says_the_same(tmp_path):
     assert (run.stdout, run.stderr) == ("not kept\nTrue True\nTrue True\n", "")
 
 
-def test_a_compiler_that_dies_takes_only_its_process_along(workers, told, here):
+def test_a_compiler_that_dies_takes_only_its_process_along(workers, messages, here):
     some(workers)
     died, result = build(workers, kernel_of(DEADLY), kernel_of(TEXT))
     assert (
@@ -194,21 +194,21 @@ def test_a_compiler_that_dies_takes_only_its_process_along(workers, told, here):
         == "Triton's compiler died of kernel twice, twice: it did not compile twice (exit status 7)"
     )
     assert [result, *build(workers, kernel_of(TEXT))] == [result, result]
-    assert not told and not here
+    assert not messages and not here
 
 
-def test_where_a_process_is_killed_threads_compile(workers, told):
+def test_where_a_process_is_killed_threads_compile(workers, messages):
     some(workers)
     assert build(workers, *[kernel_of(KILLED)] * 4) == [HERE] * 4
-    assert set(told) == {"a process that compiles did not compile twice (exit status -9)"}
+    assert set(messages) == {"a process that compiles did not compile twice (exit status -9)"}
     assert build(workers, *[kernel_of(TEXT)] * 2 * MANY) == [HERE] * 2 * MANY
 
 
-def test_where_a_process_hangs_threads_compile(workers, told, monkeypatch):
+def test_where_a_process_hangs_threads_compile(workers, messages, monkeypatch):
     some(workers)
     monkeypatch.setattr(limits, "MAX_KERNEL_COMPILE_SECONDS", 0.5)
     assert build(workers, kernel_of("import time\ntime.sleep(100)\n" + TEXT)) == [HERE]
-    assert told == ["a process that compiles did not compile twice within 0.5 seconds"]
+    assert messages == ["a process that compiles did not compile twice within 0.5 seconds"]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_where_a_process_hangs_threads_compile(workers, told, monkeypatch):
         ("executable", "a process that compiles did not start (exit status 1)"),
     ],
 )
-def test_where_none_starts_threads_compile(workers, told, fault, said, monkeypatch):
+def test_where_none_starts_threads_compile(workers, messages, fault, said, monkeypatch):
     if fault == "Popen":
         monkeypatch.setattr(subprocess, "Popen", raising(BlockingIOError(said)))
     else:
         monkeypatch.setattr(sys, "executable", "/bin/false")
     assert build(workers, *[kernel_of(TEXT)] * 2 * MANY) == [HERE] * 2 * MANY
-    assert set(told) == {said}
+    assert set(messages) == {said}
 
 
 def test_settings_that_other_processes_would_not_see_are_for_threads(workers, monkeypatch):

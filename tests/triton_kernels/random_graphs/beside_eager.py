@@ -70,7 +70,7 @@ def _call(program: Program, call: int, eager: Any, ours: Any, device: str) -> tu
     actual = _outcome(ours, copied(inputs), program.gradients)
     if actual.error is not None:
         return "crash", repr(actual.error)
-    result = differs(expected, actual, lambda: _truth(program, inputs))
+    result = differs(expected, actual, lambda: _exact(program, inputs))
     return ("mismatch", result) if result else ("same", "")
 
 
@@ -95,7 +95,7 @@ def _gradients(result: Any, inputs: Sequence[Any]) -> list[Any]:
     )
 
 
-def _truth(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[Outcome, list[Outcome]]:
+def _exact(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[Outcome, list[Outcome]]:
     """What the program gives in double precision, and how far that moves with rounding."""
     function, wide = program.function(wide=True), widened(inputs)
     epsilon = next(size for name, size in _EPSILONS if name in str(program))
