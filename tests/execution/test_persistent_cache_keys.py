@@ -17,7 +17,7 @@ from tracer_core import markers
 from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.execution.store import persistent_cache
 from tracer_core.execution.tiers.eager_or_compiled import EagerRegion, TimedRegion
-from tracer_core.execution.tiers.verdicts import StoredVerdict
+from tracer_core.execution.tiers.profitability import StoredVerdict
 from tracer_core.limits import MAX_VERDICT_USES
 
 _names = (f"kept_program_{number}" for number in itertools.count())

@@ -34,7 +34,7 @@ with torch.no_grad():
     for _ in range(3):
         assert torch.allclose(fast(x), model(x), atol=1e-6)
 from tracer_core.guards.native_helper import library
-loaded = [library(name) for name in ("guard_cache_check", "learned_tensors", "constant_check")]
+loaded = [library(name) for name in ("compare_fields", "learned_tensors", "constant_check")]
 assert None not in loaded
 print(*sorted({str(one._name).rpartition("/")[0] for one in loaded}))
 """

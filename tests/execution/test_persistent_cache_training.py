@@ -15,7 +15,7 @@ from tests.support.persistent_programs import (
     captures,
 )
 from tests.support.stored_backend import OTHER_RNG, as_its_rng
-from tracer_core.aot import saved_rng
+from tracer_core.aot import rng_saved
 from tracer_core.aot.recompute_forward import RecomputeForward
 from tracer_core.execution.store import persistent_cache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
@@ -183,7 +183,7 @@ def test_numbers_of_kernels_are_kept_for_gradients_that_no_graph_computes(
     monkeypatch,
 ):
     """As on a GPU, where kernels draw other random numbers than eager."""
-    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: True)
+    monkeypatch.setattr(rng_saved, "on_accelerator", lambda value: True)
     again, eager = [], RecomputeForward.gradients
 
     def gradients(*args, **how):
@@ -204,7 +204,7 @@ def test_numbers_of_kernels_are_kept_for_gradients_that_no_graph_computes(
 
 def test_eagers_numbers_would_be_others(program, monkeypatch):
     """What the test above would see if nothing was remembered."""
-    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: False)
+    monkeypatch.setattr(rng_saved, "on_accelerator", lambda value: False)
     for _ in range(2):
         module = program.started(DRAWING, backend=OTHER_RNG)
         gradients_of(program.fast, 0, [0])
@@ -218,7 +218,7 @@ def test_eagers_numbers_would_be_others(program, monkeypatch):
 
 
 def test_numbers_that_the_backward_does_not_need_are_a_reason(program, monkeypatch):
-    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: True)
+    monkeypatch.setattr(rng_saved, "on_accelerator", lambda value: True)
     text = """
         import torch
 

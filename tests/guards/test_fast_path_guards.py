@@ -11,7 +11,7 @@ import torch
 
 import tracer_core
 from tracer_core import markers
-from tracer_core.guards import guard_cache
+from tracer_core.guards import fast_path_guard
 from tracer_core.guards.object_layout import layout
 
 with_a_fast_path = pytest.mark.skipif(layout() is None, reason="guards have no fast path here")
@@ -185,12 +185,12 @@ def fast_guards(monkeypatch):
     """The stamps that are made."""
     actual = []
 
-    class Counted(guard_cache.FastPathGuard):
+    class Counted(fast_path_guard.FastPathGuard):
         def __init__(self, *args):
             actual.append(self)
             super().__init__(*args)
 
-    monkeypatch.setattr(guard_cache, "FastPathGuard", Counted)
+    monkeypatch.setattr(fast_path_guard, "FastPathGuard", Counted)
     return actual
 
 

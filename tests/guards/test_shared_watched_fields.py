@@ -15,7 +15,7 @@ import torch
 
 import tracer_core
 from tracer_core import markers
-from tracer_core.guards.guard_cache import SharedFields
+from tracer_core.guards.fast_path_guard import SharedFields
 from tracer_core.guards.object_layout import layout
 from tracer_core.guards.watched_fields import Checked, identities
 

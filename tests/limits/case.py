@@ -18,7 +18,7 @@ import tracer_core
 from tests.support.eager_reference import outcome
 from tracer_core.execution import capture_lock
 from tracer_core.execution.capture import trace as capture  # noqa: F401  (imported late)
-from tracer_core.execution.entry import resume_codegen  # noqa: F401  (imported late)
+from tracer_core.execution.entry import resume_hot_codegen  # noqa: F401  (imported late)
 from tracer_core.testing import CaptureCounter, compare
 
 PACKAGES = ("tracer_core", "inductor_backend", "onnxrt_backend")

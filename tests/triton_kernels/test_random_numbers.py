@@ -14,7 +14,7 @@ from inductor_backend.ir.values import const, make
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.inductor.reference import REFERENCE_OPS
-from tracer_core.aot import saved_rng
+from tracer_core.aot import rng_saved
 
 pytestmark = pytest.mark.skipif(
     not interpreting(), reason="Triton compiles for a GPU in this process"
@@ -95,7 +95,7 @@ def test_a_checkpoint_computes_the_same_masks_again():
 
 @pytest.mark.parametrize("drop", [F.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]])
 def test_a_gradient_of_a_gradient_has_the_forwards_mask(drop, monkeypatch):
-    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: True)
+    monkeypatch.setattr(rng_saved, "on_accelerator", lambda value: True)
 
     def program(x, w):
         dropped = drop(x * w, 0.4)

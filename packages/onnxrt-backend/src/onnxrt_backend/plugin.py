@@ -75,9 +75,9 @@ def tracer_backends() -> list[Backend]:
             modes={
                 "default": "ONNX Runtime's own graph optimisations, see the option of that name"
             },
-            supports="onnxrt_backend.support:supports",
+            supports="onnxrt_backend.operator_support:supports",
             options="onnxrt_backend.options:Options",
-            reset="onnxrt_backend.support:reset",
+            reset="onnxrt_backend.operator_support:reset",
             available=available,
             check=check,
         )

@@ -21,11 +21,11 @@ from torch.fx.node import map_aggregate
 
 from tracer_core import torch_private
 from tracer_core.aot import linalg_checks
-from tracer_core.aot.checkpoint_rng import RecomputedRng
 from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.linear_resizing import FAKES
-from tracer_core.aot.rng_replay import uses_rng
-from tracer_core.aot.saved_rng import ORDER
+from tracer_core.aot.rng_checkpoint import RecomputedRng
+from tracer_core.aot.rng_double_backward import uses_rng
+from tracer_core.aot.rng_saved import ORDER
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import DECOMPOSED

@@ -11,8 +11,8 @@ from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.output_aliasing import FromGraph
 from tracer_core.aot.partitioner import Split
 from tracer_core.aot.recompute_forward import RecomputeForward
-from tracer_core.aot.rng_replay import RngReplayNode
-from tracer_core.aot.saved_rng import is_rng_node, rng_of, uses_accelerator_rng
+from tracer_core.aot.rng_double_backward import RngReplayNode
+from tracer_core.aot.rng_saved import is_rng_node, rng_of, uses_accelerator_rng
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import operators

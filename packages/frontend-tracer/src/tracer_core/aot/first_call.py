@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import limits, torch_private
-from tracer_core.aot.saved_rng import is_rng_node
+from tracer_core.aot.rng_saved import is_rng_node
 from tracer_core.contract.specs import CompileSpec
 
 

@@ -19,9 +19,9 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import linear_resizing, out_variants, overlapping_writes
 from tracer_core.aot.aten_recorder import AtenRecorder
-from tracer_core.aot.checkpoint_rng import RecomputedRng, unseeded
 from tracer_core.aot.fake_values import attribute
-from tracer_core.aot.saved_rng import is_rng_node
+from tracer_core.aot.rng_checkpoint import RecomputedRng, unseeded
+from tracer_core.aot.rng_saved import is_rng_node
 from tracer_core.aot.symbolic_sizes import as_python_scalar, hint_of, size_origins
 from tracer_core.aot.traceable_forms import FORMS
 from tracer_core.contract.lowering_errors import LoweringUnsupported, first_line

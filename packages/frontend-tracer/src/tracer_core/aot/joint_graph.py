@@ -32,7 +32,7 @@ from tracer_core.aot.aten_recorder import memory_order
 from tracer_core.aot.lower import Ending, Lowering
 from tracer_core.aot.output_aliasing import OutputLayout, OutputPlan, restride
 from tracer_core.aot.request import Request
-from tracer_core.aot.saved_rng import is_rng_node
+from tracer_core.aot.rng_saved import is_rng_node
 from tracer_core.contract.lowering_errors import (
     LoweringUnsupported,
     OnlyViews,

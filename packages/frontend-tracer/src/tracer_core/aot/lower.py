@@ -26,8 +26,8 @@ from tracer_core.aot import ctc_loss, view_aliasing
 from tracer_core.aot.dead_code import remove_dead_nodes
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
-from tracer_core.aot.input_writes import input_writes, write_back
 from tracer_core.aot.late_waits import wait_late
+from tracer_core.aot.mutated_inputs import input_writes, write_back
 from tracer_core.aot.output_aliasing import NotAView, OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins

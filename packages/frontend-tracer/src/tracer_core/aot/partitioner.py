@@ -36,7 +36,7 @@ from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.norm_recomputation import Formula, formulas
-from tracer_core.aot.saved_rng import numbers, uses_accelerator_rng
+from tracer_core.aot.rng_saved import numbers, uses_accelerator_rng
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
 from tracer_core.contract.lowering_errors import LoweringUnsupported

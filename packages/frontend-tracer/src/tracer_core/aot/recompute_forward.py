@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.rng_replay import RngReplay, RngReplayNode
+from tracer_core.aot.rng_double_backward import RngReplay, RngReplayNode
 from tracer_core.torch_private import settings
 
 

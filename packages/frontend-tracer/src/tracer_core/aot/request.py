@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.cache_key import cache_key
+from tracer_core.aot.graph_content_key import cache_key
 from tracer_core.aot.output_aliasing import FromGraph, OutputPlan
 from tracer_core.aot.symbolic_sizes import as_python_scalar, size_origins, size_specs
 from tracer_core.contract.backend import Backend

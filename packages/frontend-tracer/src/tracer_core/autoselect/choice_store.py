@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from tracer_core.aot.cache_key import canonical_text, distribution_version, value_source
+from tracer_core.aot.graph_content_key import canonical_text, distribution_version, value_source
 from tracer_core.autoselect.candidates import Candidate, CandidatePlan
 from tracer_core.autoselect.choice import BackendChoice, from_json
 from tracer_core.contract.captured_graph import CapturedGraph

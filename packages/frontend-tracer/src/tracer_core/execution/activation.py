@@ -24,7 +24,7 @@ from tracer_core.execution.capture import capturer
 from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.guarded_cache import GuardedCache
 from tracer_core.execution.entry.regions import Region
-from tracer_core.execution.entry.resume import (
+from tracer_core.execution.entry.resume_function import (
     GRAPH_RAISED,
     HOOK_RAISED,
     Continuation,

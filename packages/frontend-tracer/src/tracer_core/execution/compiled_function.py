@@ -24,14 +24,14 @@ from tracer_core.execution.capture.result import BreakRecord, Captured
 from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.entries import Entries
 from tracer_core.execution.entry.regions import Regions
-from tracer_core.execution.entry.resume import Continuation
+from tracer_core.execution.entry.resume_function import Continuation
 from tracer_core.execution.runtime import Runtime
 from tracer_core.execution.store.persistent_cache import PersistentCache
 from tracer_core.execution.store.reader import LoadedEntry
 from tracer_core.execution.tiers import delayed
 from tracer_core.execution.tiers.eager_or_compiled import Tiering
+from tracer_core.execution.tiers.profitability import StoredVerdict, Verdict
 from tracer_core.execution.tiers.recompile_limit import RecompileLimit
-from tracer_core.execution.tiers.verdicts import StoredVerdict, Verdict
 from tracer_core.fx_capture import wrong_fakes
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig

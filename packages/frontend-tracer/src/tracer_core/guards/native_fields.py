@@ -43,6 +43,6 @@ def native_check(watched: WatchedFields) -> NativeCheck | None:
     (TRACER_PYTHON_GUARDS=1).
     """
     pointer, size = ctypes.c_void_p, ctypes.c_int64
-    holds = helper("guard_cache_check", "guard_cache_holds", [pointer])
-    take = helper("guard_cache_check", "guard_cache_take", [pointer, size, size])
+    holds = helper("compare_fields", "guard_cache_holds", [pointer])
+    take = helper("compare_fields", "guard_cache_take", [pointer, size, size])
     return None if holds is None else NativeCheck(holds, take, watched)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core.execution.entry.resume import ResumeFunction
+from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.graph_breaks import BREAKS
 from tracer_core.guards.own_reference import object_of
 

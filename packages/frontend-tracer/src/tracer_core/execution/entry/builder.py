@@ -22,12 +22,12 @@ from tracer_core.execution.entry.entry_guards import EntryGuards
 from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.graph_call import GraphCall
 from tracer_core.execution.entry.namespace import runtime_namespace
-from tracer_core.execution.entry.state_at_exit import StateAtExit
+from tracer_core.execution.entry.results_and_side_effects import StateAtExit
 from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.graph_breaks import Break
 from tracer_core.guards.explanation import Failure
+from tracer_core.guards.fast_path_guard import GuardCache
 from tracer_core.guards.guard import Guard, GuardKind
-from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig

@@ -33,7 +33,7 @@ from tracer_core.guards.own_reference import Mortal, held, object_of, refers_wea
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
 from tracer_core.guards.tensor_guard import tensor_call
 from tracer_core.guards.watched_fields import Checked
-from tracer_core.reconstruct.replay_side_effects import replay
+from tracer_core.reconstruct.replay_change import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.torch_private.needed import AD_LEVEL
 

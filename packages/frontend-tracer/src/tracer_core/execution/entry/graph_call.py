@@ -10,8 +10,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.execution.entry.codegen import CacheEntry
+from tracer_core.execution.entry.results_and_side_effects import StateAtExit
 from tracer_core.execution.entry.snapshot import InputSnapshot
-from tracer_core.execution.entry.state_at_exit import StateAtExit
 from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of
 from tracer_core.fx_capture.size_nodes import GraphInput

@@ -20,10 +20,10 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
-from tracer_core.execution.entry.resume import GRAPH_RAISED, HOOK_RAISED, Continuation
+from tracer_core.execution.entry.resume_function import GRAPH_RAISED, HOOK_RAISED, Continuation
 from tracer_core.fx_capture.data_errors import AssertionFailed
+from tracer_core.guards.fast_path_guard import Checked
 from tracer_core.guards.guard import data_of, exact_members, function_is, same_objects
-from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.learned_tensors import watch_tensors
 from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_guard import subclass_is, tensor_is

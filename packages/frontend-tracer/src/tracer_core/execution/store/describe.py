@@ -22,7 +22,7 @@ from typing import Any
 from tracer_core.bytecode.frame import NULL
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import Captured
-from tracer_core.execution.entry.resume import ResumeFunction
+from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
 from tracer_core.execution.store.values import (

@@ -20,7 +20,6 @@ import json
 import os
 import threading
 import time
-import types
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -28,17 +27,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracer_core import limit_table
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.logs import logger, note
 from tracer_core.errors import BackendError, StoredError
 from tracer_core.execution.call import StartKey
 from tracer_core.execution.capture.result import Captured
-from tracer_core.execution.store.code_identity import code_hash
+from tracer_core.execution.store.cache_key import class_name, key_parts, kind_of
 from tracer_core.execution.store.describe import Finder, NotPortable, OtherSettings
 from tracer_core.execution.store.environment import environment
 from tracer_core.execution.store.reader import LoadedEntry, entry_from_json
-from tracer_core.execution.tiers.verdicts import StoredVerdict
+from tracer_core.execution.tiers.profitability import StoredVerdict
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_PERSISTED_BYTES, MAX_PERSISTED_ENTRIES
 from tracer_core.options import CompileConfig, env
@@ -101,7 +99,7 @@ class PersistentCache:
         self._documents: dict[str, Document] = {}
         #: Key of a start -> its document that was called last.
         self._of_start: dict[tuple[Any, ...], Document] = {}
-        self._own = _parts_of(function, config)
+        self._own = key_parts(function, config)
         #: Of the start that is being called.
         self.current: Document | None = None
         #: What the last lookup has given, in words, and how long it took.
@@ -116,7 +114,7 @@ class PersistentCache:
         self.current, function = None, self._function()
         if self._own is None or function is None or not _may_persist():
             return 0
-        kind = hashlib.sha256("\n".join(map(_kind_of, state)).encode()).hexdigest()[:16]
+        kind = hashlib.sha256("\n".join(map(kind_of, state)).encode()).hexdigest()[:16]
         handle = f"{key!r} {kind}"
         self.current = self._of_start[key] = self._documents.get(handle) or self._document(
             handle, key, kind, next(iter(state), None), function
@@ -140,7 +138,7 @@ class PersistentCache:
     ) -> Document:
         assert self._own is not None
         target = function.function
-        owner = f" of {_class_name(first)}" if isinstance(first, torch.nn.Module) else ""
+        owner = f" of {class_name(first)}" if isinstance(first, torch.nn.Module) else ""
         name = f"{target.__module__}:{target.__qualname__}{owner} {key!r}"
         parts = {**self._own, "kind of object": kind, **environment(function.config.backend)}
         return self._documents.setdefault(handle, Document(parts, name))
@@ -230,54 +228,11 @@ class PersistentCache:
         return any(document.records for document in self._documents.values())
 
 
-def _parts_of(target: Any, config: CompileConfig) -> dict[str, str] | None:
-    """Returns what a key covers of a function and its settings; None where nothing is stored: its
-    entries cannot be serialized, or depend on what has no text."""
-    backend, options = config.backend, repr(config.options)
-    both = backend.serialize is not None and backend.deserialize is not None
-    if not both or not isinstance(backend.compile, str):
-        return None
-    if " at 0x" in options:
-        return None
-    if type(target) is not types.FunctionType:
-        return None
-    return {
-        "code": code_hash(target.__code__),
-        "mode": config.mode,
-        "options": options,
-        "fullgraph": str(config.fullgraph),
-        "dynamic": str(config.dynamic),
-        "limits": limit_table.overrides(),
-        "recompile limit": str(config.recompile_limit),
-    }
-
-
 def _may_persist() -> bool:
     """Returns whether entries may be looked up and written now: ranks of a process group would
     choose for themselves, and where every stage is checked or dumped every stage has to run."""
     world = torch.distributed.is_available() and torch.distributed.is_initialized()
     return env().keep and env().debug is None and not world
-
-
-def _kind_of(value: Any) -> str:
-    """Describes the kind of an argument: of a module, its parts and the sizes of its parameters."""
-    named = _class_name(value)
-    if not isinstance(value, torch.nn.Module):
-        return named
-    entries = vars(value)
-    lines = [f"{named} {entries.get('training')}"]
-    for table in ("_parameters", "_buffers"):
-        for name, tensor in (entries.get(table) or {}).items():
-            facts = None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device)
-            lines.append(f"{name} {facts}")
-    for name, inner in (entries.get("_modules") or {}).items():
-        lines.append(f"{name}: {_kind_of(inner)}")
-    return "\n".join(lines)
-
-
-def _class_name(value: Any) -> str:
-    cls = type(value)
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 # -- reading

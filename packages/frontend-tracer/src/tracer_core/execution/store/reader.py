@@ -42,7 +42,7 @@ from tracer_core.execution.store.persisted_runner import (
     with_outputs,
 )
 from tracer_core.fx_capture.data_errors import AccumulatorHeld
-from tracer_core.guards.guard_cache import GuardCache
+from tracer_core.guards.fast_path_guard import GuardCache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import direct_apply, is_accumulator_held, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.capture_lock import can_trace
 from tracer_core.execution.entry.guarded_cache import GuardedCache
-from tracer_core.execution.entry.resume import Continuation
+from tracer_core.execution.entry.resume_function import Continuation
 from tracer_core.execution.tiers.branch_profile import outcome
 from tracer_core.fx_capture.specialization_history import Outcome
 

@@ -36,7 +36,7 @@ from tracer_core.execution.call import StartKey, name_of
 from tracer_core.execution.entry.entries import Entries
 from tracer_core.execution.entry.regions import Region, Regions
 from tracer_core.execution.store.persistent_cache import PersistentCache
-from tracer_core.execution.tiers.verdicts import (
+from tracer_core.execution.tiers.profitability import (
     EARLY,
     MAX_SAMPLES,
     SAMPLES,

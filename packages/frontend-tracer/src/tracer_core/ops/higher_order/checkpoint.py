@@ -8,7 +8,7 @@ from typing import Any
 
 _Function = Callable[..., Any]
 
-#: `tracer_core.aot.checkpoint_rng.RecomputedRng.region` of this thread's lowering, for checkpoints
+#: `tracer_core.aot.rng_checkpoint.RecomputedRng.region` of this thread's lowering, for checkpoints
 #: that preserve the rng state.
 REGIONS: ContextVar[Callable[[_Function], _Function] | None] = ContextVar(
     "tracer_checkpoint_regions", default=None

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.attention_seeds import SEEDS
-from tracer_core.aot.rng_replay import RngReplayNode, name_of, uses_rng
+from tracer_core.aot.rng_double_backward import RngReplayNode, name_of, uses_rng
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")

@@ -75,7 +75,7 @@ class ResumeFunction:
     def _counted(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
-            from tracer_core.execution.entry.resume_codegen import (
+            from tracer_core.execution.entry.resume_hot_codegen import (
                 ResumeWriter,  # heavy: few breaks
             )
 

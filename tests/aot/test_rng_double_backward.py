@@ -17,10 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 import tracer_core
 from tests.support.stored_backend import OTHER_RNG, as_its_rng
-from tracer_core.aot import autograd_runtime, saved_rng
+from tracer_core.aot import autograd_runtime, rng_saved
 from tracer_core.aot.double_backward import recompute_forward
 from tracer_core.aot.request import Request, default_specs
-from tracer_core.aot.rng_replay import RngReplay, RngReplayNode
+from tracer_core.aot.rng_double_backward import RngReplay, RngReplayNode
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.plugin_api import Phase
@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def on_accelerator(monkeypatch):
-    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: True)
+    monkeypatch.setattr(rng_saved, "on_accelerator", lambda value: True)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_what_the_backward_reads_is_not_saved_twice(lowerings, monkeypatch):
     """The mask is what dropout divides: it is saved as bools, and the quotient no more."""
     fast = tracer_core.compile(dropped, backend=OTHER_RNG)
     with_draws = fast(*inputs())
-    monkeypatch.setattr(saved_rng, "on_accelerator", lambda value: False)
+    monkeypatch.setattr(rng_saved, "on_accelerator", lambda value: False)
     tracer_core.reset()
     without = fast(*inputs())
     assert with_draws[0].requires_grad and without[0].requires_grad

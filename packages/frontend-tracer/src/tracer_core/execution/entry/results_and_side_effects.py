@@ -12,7 +12,7 @@ import torch
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.resume_points import flatten
 from tracer_core.execution.entry.codegen import CacheEntry
-from tracer_core.execution.entry.resume import ResumeFunction
+from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.graph_breaks import Break, Restart
 from tracer_core.guards.object_lifetime import (
@@ -23,7 +23,7 @@ from tracer_core.guards.object_lifetime import (
     must_outlive_variable,
 )
 from tracer_core.guards.source import Source
-from tracer_core.reconstruct.replay_side_effects import stored_keys
+from tracer_core.reconstruct.replay_change import stored_keys
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.save_before_mutation import LateCall

@@ -15,7 +15,7 @@ import torch
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import unsupported
 from onnxrt_backend.bounds import single_bound
-from onnxrt_backend.op_support_check import build
+from onnxrt_backend.single_op_session import build
 from onnxrt_backend.value_checks import positions_are_read
 from tracer_core.plugin_api import is_random, op_support_check
 
