@@ -92,7 +92,11 @@ def _():
 @fact("module: its __getattr__ is set", reason="__getattr__")
 def _():
     m = module("")
-    return (lambda x: x * getattr(m, "k", 2)), lambda: setattr(m, "__getattr__", lambda name: 3)
+    return (
+        lambda x: x * getattr(m, "k", 2),
+        lambda: setattr(m, "__getattr__", lambda name: 3),
+        lambda: sys.modules.pop(m.__name__),  # inspect would read its __file__
+    )
 
 
 @fact("torch.Tensor: what a property of the program reads", reason="SCALE")

@@ -59,13 +59,13 @@ def input_text(
     if dims:
         first, last = names[0], names[-1]
         layouts |= {
-            f"{made([*names[:-1], f'2 * {last}'])}[..., ::2]": 0.1,
-            f"{made([f'{first} + 1', *names[1:]])}[1:]": 0.1,
+            f"{operands([*names[:-1], f'2 * {last}'])}[..., ::2]": 0.1,
+            f"{operands([f'{first} + 1', *names[1:]])}[1:]": 0.1,
             f"{operands(['1', *names[1:]])}.expand({', '.join(names)})": 0.1,
             f"{operands([*names[:-1], '1'])}.expand({', '.join(names)})": 0.05,
-            f"{made([*names[:-1], f'{last} + 3'])}[..., 1:-2]": 0.1,
+            f"{operands([*names[:-1], f'{last} + 3'])}[..., 1:-2]": 0.1,
             f"{operands([*names, '3'])}[..., 1]": 0.05,
-            f"{made([f'{last} + 2'])}.unfold(0, 3, 1)": 0.06,
+            f"{operands([f'{last} + 2'])}.unfold(0, 3, 1)": 0.06,
             f"{operands([])}.expand({', '.join(names)})": 0.04,
         }
     else:

@@ -32,7 +32,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingRuntime]:
     class CompiledFunction:
         def __init__(self, fn: Callable[..., Any], config: CompileConfig) -> None:
             self.fn, self.config, self.verdicts, self.compilations = fn, config, [], []
-            self.persistent_cache = types.SimpleNamespace(found="", seconds=0.0)
+            self.persistent_cache = types.SimpleNamespace(outcome="", seconds=0.0)
             record.compiled.append(self)
 
         def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.codegen.triton import addressing, block_sizes
+from inductor_backend.codegen.triton import addressing, block_sizes, index_writer
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.support.comparison import assert_equal
@@ -125,7 +125,8 @@ def test_loops_that_count_their_passes(name, monkeypatch):
     """As loops to an end that 32 bits do not hold are written: Triton would take that for a
     negative number.
     """
-    monkeypatch.setattr(addressing, "NARROW", 100)
+    for module in (addressing, index_writer):
+        monkeypatch.setattr(module, "NARROW", 100)
     monkeypatch.setattr(block_sizes, "MAX_PERSISTENT", 64)
     fn, *inputs = LOOPS[name]
     result = checked(fn, *inputs)
