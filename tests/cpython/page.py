@@ -178,6 +178,7 @@ def _counts(methods: dict[str, Any] | None) -> str:
 def _cell(text: str) -> str:
     """Returns the first line of an outcome as a cell of a table."""
     first = text.splitlines()[0][:160] if text else "nothing reported"
+    first = re.sub(r"/\S*/packages/\S*/(?=\w+\.py)", "", first)  # the folder, at that commit
     return "`" + first.replace("|", "/").replace("`", "'") + "`"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from onnxrt_backend.fx_edit import call_after, take_place
 from onnxrt_backend.limits import MAX_POOLED_ELEMENTS
-from onnxrt_backend.rewriting import call_after, take_place
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from onnxrt_backend.rewriting import call_after
+from onnxrt_backend.fx_edit import call_after
 from tracer_core.plugin_api import ValueClass, checks_indices, operators
 
 aten = operators("aten")

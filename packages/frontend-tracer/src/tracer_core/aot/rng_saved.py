@@ -1,7 +1,7 @@
 """Finds the random numbers that a graph draws on accelerators among what its forward saves.
 
 With them the captured graph runs again as it ran, whatever kernels have drawn the numbers
-(`rng_replay`). No state of a generator is needed, nor is a backend's promise to draw the same
+(`rng_double_backward`). No state of a generator is needed, nor is a backend's promise to draw the same
 numbers twice.
 """
 

@@ -7,8 +7,9 @@ iterators that are already alive, arithmetic and branches on plain numbers and t
 a loop with a break in it is one code region, and a number that came out of a tensor can decide a
 branch without a guard.
 
-A resume function that is taken often is compiled to Python source (`resume_codegen.ResumeWriter`); opcodes
-without a row there are left to `RealMachine`, which has the same meaning.
+A resume function that is taken often is compiled to Python source
+(`resume_hot_codegen.ResumeWriter`); opcodes without a row there are left to `RealMachine`, which has
+the same meaning.
 """
 
 from __future__ import annotations

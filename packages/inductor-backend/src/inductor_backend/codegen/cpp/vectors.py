@@ -1,4 +1,4 @@
-"""Writes loops over contiguous floats explicitly in vectors of 16 (`prelude_vector.h`).
+"""Writes loops over contiguous floats explicitly in vectors of 16 (`prelude_avx512.h`).
 
 Used with GCC on AVX-512 processors, for loops whose values are float32 or masks (16-bit floats exist
 in memory only) and whose loads and stores are contiguous. Sums add their elements in another order
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LANES = 16
 
 #: The prelude's part with vector loops and transposed tiles.
-HEADER = "prelude_vector.h"
+HEADER = "prelude_avx512.h"
 
 #: Ops on floats whose text is the same for vectors.
 FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)

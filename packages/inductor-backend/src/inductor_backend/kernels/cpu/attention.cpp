@@ -5,7 +5,7 @@
 // sums of at most 128 products before they join; a row whose scores are all -infinity is NaN, or 0 where `empty` says so.
 #include "prelude.h"
 #if LANES == 16 && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && !defined(__clang__)
-#include "prelude_vector.h"
+#include "prelude_avx512.h"
 #define BY_VECTORS
 #endif
 #include "tensors.h"
