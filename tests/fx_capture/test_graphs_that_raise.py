@@ -464,8 +464,8 @@ def test_what_was_not_copied_is_undone_after_errors_of_operators_only():
     x = torch.zeros(3)
     for error, undone in ((RuntimeError(), True), (IndexError(), True), (NameError(), False)):
         snapshot = InputSnapshot(frozenset(), is_new=False)
-        assert snapshot.undo(snapshot.keep((x,)), error) is undone
-        assert snapshot.undo(snapshot.keep((x,)), error), "copied after a run that raised"
+        assert snapshot.undo(snapshot.save((x,)), error) is undone
+        assert snapshot.undo(snapshot.save((x,)), error), "copied after a run that raised"
 
 
 def test_concatenating_nothing_but_empty_tensors():

@@ -11,12 +11,12 @@ from tracer_core.execution.entry.snapshot import InputSnapshot
 
 def copied_tensors(monkeypatch):
     """The list."""
-    result, keep = [], InputSnapshot.keep
+    result, save = [], InputSnapshot.save
 
     def counted(self, tensors):
-        kept = keep(self, tensors)
+        kept = save(self, tensors)
         result.append((len(tensors), len(kept[2])))
         return kept
 
-    monkeypatch.setattr(InputSnapshot, "keep", counted)
+    monkeypatch.setattr(InputSnapshot, "save", counted)
     return result

@@ -269,7 +269,7 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     TRACER_DEBUG, or where a plug-in listens to stages. Besides the stages there are these rows:
 
     - ``missing_in_torch``, the first: names that this release of torch lacks.
-    - ``kept``: how many entries the persistent cache had, or why it had none.
+    - ``persistent_cache``: how many entries the persistent cache had, or why it had none.
     - ``background``: how far the graphs are that are compiled in the background.
     - ``runs``: what became of a graph since (captured as a CUDA graph, or why not).
     - ``compared``: the seconds of a compiled and an eager call, and which of them stays.

@@ -113,7 +113,8 @@ class Provenance:
             return same
         if not same and left != right and left == left:
             return False  # the values are guarded
-        sources, others = self._readings(left), self._readings(right)
+        sources = self._readings(left)
+        others = sources if same else self._readings(right)
         if sources and others and not same:
             self.guard(GuardKind.NOT_SAME, sources[0], others[0])
         elif len(sources) > 1:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Abandoned
-from tracer_core.execution.entry.trace_graph import NotPersistable
+from tracer_core.execution.entry.trace_graph import SymbolsUnsupported
 from tracer_core.graph_breaks import Restart, Retry
 from tracer_core.reconstruct.values import CannotRebuild
 
@@ -23,7 +23,7 @@ class Fails(BaseException):
 
 
 #: What ends a trace so that another one begins.
-RETRIED = (Fails, Restart, CannotRebuild, NotPersistable)
+RETRIED = (Fails, Restart, CannotRebuild, SymbolsUnsupported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class TraceOptions:
             if error.kind in self.unbuildable:
                 raise Abandoned(f"a value cannot be made again: {error}") from error
             return replace(self, unbuildable=self.unbuildable | {error.kind})
-        assert isinstance(error, NotPersistable)
+        assert isinstance(error, SymbolsUnsupported)
         what = "sizes" if error.what in self.refused else error.what
         if what in self.refused:  # without symbols it fails too
             raise cast(BackendError, error.__cause__) from None

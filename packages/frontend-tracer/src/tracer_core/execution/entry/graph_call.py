@@ -43,7 +43,7 @@ class GraphCall:
             snapshot = self.entry.constants.text(result(runner))
             if self.graph.pending is not None:
                 self.graph.pending.snapshot = snapshot, result
-            before += [f"kept = {snapshot}.keep(({tensors},))"]
+            before += [f"saved = {snapshot}.save(({tensors},))"]
         before += ["rng = rng_state()"] if draws else []
         before += [
             f"rngs = generator_states([{', '.join(map(self.entry.use, generators))}])"
@@ -64,7 +64,7 @@ class GraphCall:
             # the program's own: a second run would call its hooks again
             f"    if raised_by_saved_tensors_hook(error, {self.tracer.recorder.in_try}):",
             "        return Continuation(HOOK_RAISED, (error,))",
-            *([f"    if not {snapshot}.undo(kept, error): raise"] if mutated else []),
+            *([f"    if not {snapshot}.undo(saved, error): raise"] if mutated else []),
             *(f"    {line}" for line in restored),
             "    return Continuation(GRAPH_RAISED, (error,))",
             *asserted,

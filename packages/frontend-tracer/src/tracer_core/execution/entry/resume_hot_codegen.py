@@ -54,7 +54,7 @@ class ResumeWriter:
             **{method.__name__: method for method in named}, **_FRAME_QUERIES, **_REFERENCE_QUERIES,
             "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
             "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
-            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "kept": must_outlive_variable,
+            "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "must_outlive": must_outlive_variable,
             "call_from": call_from,
         }  # fmt: skip
         self.count = 0
@@ -159,7 +159,7 @@ class ResumeWriter:
             return simple
         layouts, state = self._at(path, tuple(sorted(path.local)))
         droppable = " and ".join(
-            f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not kept({name}))"
+            f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not must_outlive({name}))"
             for name in dict.fromkeys(dead)
         )
         return f"({simple}) if {droppable} else dropping({self.constant(layouts)}, {state})"

@@ -30,7 +30,7 @@ _OF_OPERATORS = (
 
 #: (tensors, their version counters, position -> copy of those that are copied, position ->
 #: `grad_fn` of those that require a gradient).
-PersistentCache = tuple[Sequence[torch.Tensor], list[Any], dict[int, torch.Tensor], dict[int, Any]]
+SavedInputs = tuple[Sequence[torch.Tensor], list[Any], dict[int, torch.Tensor], dict[int, Any]]
 
 #: Attributes of a tensor, read for hundreds of tensors in each call of a training step.
 _VERSION: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
@@ -49,7 +49,7 @@ class InputSnapshot:
         self.always, self.is_new = always, is_new
         self._report = reporter()
 
-    def keep(self, tensors: Sequence[torch.Tensor]) -> PersistentCache:
+    def save(self, tensors: Sequence[torch.Tensor]) -> SavedInputs:
         """Returns what `undo` needs of the tensors."""
         copied: Any = self.always
         if self.is_new:
@@ -69,7 +69,7 @@ class InputSnapshot:
             {i: tensors[i].grad_fn for i, item in enumerate(required) if item},
         )
 
-    def undo(self, saved: PersistentCache, error: Exception) -> bool:
+    def undo(self, saved: SavedInputs, error: Exception) -> bool:
         """Restores the tensors as they were when `saved` was made; returns whether it could. error:
         what the graph raised; one that no operator raises may have come after unnoticed writes."""
         self.is_new = True  # a graph that raised once may do so again

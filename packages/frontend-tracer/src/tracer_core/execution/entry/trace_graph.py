@@ -42,7 +42,7 @@ from tracer_core.torch_private.lazy_graph_module import Deferred
 from tracer_core.trace.tracer import Tracer
 
 
-class NotPersistable(Exception):
+class SymbolsUnsupported(Exception):
     """The backend failed on a graph with symbols. what: "numbers" (symbolic scalars) or "sizes"."""
 
     def __init__(self, what: str) -> None:
@@ -122,7 +122,7 @@ class TraceGraph:
             if not what:
                 raise
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
-            raise NotPersistable(what) from error
+            raise SymbolsUnsupported(what) from error
         if checks is not None:
             changes = {"mutated_on_error": None, "artifacts": None}
             run = checks(runner.run)
