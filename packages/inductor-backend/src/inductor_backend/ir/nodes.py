@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from inductor_backend.ir.index_expr import Expr, Index, flatten, product, recombine
-from inductor_backend.ir.values import Value, topological
+from inductor_backend.ir.values import Rewriter, Value, topological
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,11 @@ class Store:
     def roots(self) -> list[Value]:
         """Returns the values that must be computed: the stored value, and those its index reads."""
         return [self.value, *(value for index in self.index for value in index.indirect_values())]
+
+    def rewritten(self, rewrite: Rewriter) -> Store:
+        """Returns the store with its value and its index rewritten."""
+        value = rewrite(self.value)
+        return replace(self, index=tuple(map(rewrite.index, self.index)), value=value)
 
 
 @dataclass(frozen=True, slots=True)

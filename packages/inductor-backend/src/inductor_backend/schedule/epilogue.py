@@ -144,11 +144,7 @@ def _redirected(program: LoopProgram, node: Node, old: str, new: Buffer) -> Node
         )
 
     rewrite = Rewriter(None, on_load)
-    stores = tuple(
-        replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value))
-        for s in node.stores
-    )
-    return replace(node, stores=stores)
+    return replace(node, stores=tuple(store.rewritten(rewrite) for store in node.stores))
 
 
 def _with_operand(node: ExternNode, old: str, new: str) -> ExternNode:

@@ -10,7 +10,7 @@ their old values (`legality` keeps loops over a row that read them out of such g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -174,10 +174,7 @@ class BodyBuilder:
             def known(value: Value, index: tuple[Index, ...], when: int = when) -> Value | None:
                 return self.hand_over(value, when)
 
-            rewrite = Rewriter(None, known)
-            value = rewrite(store.value)
-            index = tuple(rewrite.index(i) for i in store.index)
-            result = replace(store, index=index, value=value)
+            result = store.rewritten(Rewriter(None, known))
             if store.reduce is not None:
                 self.add_reduction(result, when)
             elif store.scan is not None:

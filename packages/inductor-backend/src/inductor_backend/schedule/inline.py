@@ -32,12 +32,7 @@ def redomain(
 ) -> LoopNode:
     """Returns the node over another domain: variable p becomes ``by[p]``."""
     rewrite = Rewriter(by)
-    stores = tuple(
-        replace(
-            store, index=tuple(rewrite.index(i) for i in store.index), value=rewrite(store.value)
-        )
-        for store in node.stores
-    )
+    stores = tuple(store.rewritten(rewrite) for store in node.stores)
     return replace(node, sizes=sizes, reduced=reduced, stores=stores)
 
 
@@ -141,10 +136,7 @@ class Inliner:
             return checked(cast(Rewriter(index)(value), dtype), index)
 
         rewrite = Rewriter(None, on_load)
-        stores = tuple(
-            replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value))
-            for s in reader.stores
-        )
+        stores = tuple(store.rewritten(rewrite) for store in reader.stores)
         origins = tuple(dict.fromkeys((*reader.inlined, *node.origins)))
         self.nodes[reader.name] = replace(reader, stores=stores, inlined=origins)
         still = self.nodes[reader.name].reads()

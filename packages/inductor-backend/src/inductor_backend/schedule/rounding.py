@@ -225,9 +225,7 @@ def _with_rounded(store: Store, names: Container[str]) -> Store:
     def on_load(load: Value, index: tuple[Index, ...]) -> Value | None:
         return make("round_to", load, attr=load.attr[2]) if load.buffer in names else None
 
-    rewrite = Rewriter(None, on_load)
-    index = tuple(rewrite.index(part) for part in store.index)
-    return replace(store, index=index, value=rewrite(store.value))
+    return store.rewritten(Rewriter(None, on_load))
 
 
 def _rounded_buffers(stores: Iterable[Store]) -> set[str]:
@@ -257,9 +255,4 @@ class WithoutIdle(Rewriter):
 def without_idle(stores: list[Store], held: Container[str]) -> list[Store]:
     """Returns the stores of a kernel without idle rounding."""
     rewrite = WithoutIdle(held)
-    return [
-        replace(
-            store, value=rewrite(store.value), index=tuple(rewrite.index(i) for i in store.index)
-        )
-        for store in stores
-    ]
+    return [store.rewritten(rewrite) for store in stores]

@@ -69,6 +69,8 @@ class BlockAddressing:
         self.size = self.arguments.size
         #: Storage -> pointer type.
         self.types: dict[str, str] = {}
+        #: Storages that the kernel stores to.
+        self.written: set[str] = set()
         #: The text of each loop's and axis's index.
         self.names: dict[int, str] = {}
         #: Whether offsets need 64 bits.

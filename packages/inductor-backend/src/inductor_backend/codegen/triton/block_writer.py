@@ -1,4 +1,4 @@
-"""Writes the values of a fused body as Triton expressions over blocks, and its stores."""
+"""Writes the values of a fused body as Triton expressions over blocks, and stores them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.addressing import BlockAddressing
 from inductor_backend.codegen.triton.block_sizes import Axis
-from inductor_backend.codegen.triton.expressions import constant_source
+from inductor_backend.codegen.triton.loads_and_stores import load_source, store_source
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index
 from inductor_backend.ir.nodes import Store
-from inductor_backend.ir.ops import COMPUTE_DTYPE, READ_DTYPES
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
 
@@ -32,8 +31,6 @@ class BlockWriter(ValueWriter):
                 )
         super().__init__(addressing.sizes, CodeWriter(), body.registers)
         self.body, self.addressing, self.program = body, addressing, addressing.program
-        #: Storages that the kernel stores to.
-        self.written: set[str] = set()
         #: Whether it checks indices by device assertions.
         self.asserts = False
 
@@ -61,35 +58,7 @@ class BlockWriter(ValueWriter):
         return asserted_index(self.out, index, size, mask)
 
     def load_text(self, value: Value, names: dict[Value, str]) -> str:
-        at, buffer = self.addressing, value.buffer
-        address = at.address(buffer, value.attr[1], names)
-        dtype = self.program.buffers[buffer].dtype
-        widen = ".to(tl.float32)" if dtype in COMPUTE_DTYPE else ""
-        axes = at.axes(value.variables)
-        empty = self.program.buffers[buffer].layout.numel == 0
-        if empty and all(axis.numel != 0 for axis in at.tile.outer):
-            # A masked load gives its other value everywhere; any other stands before a row, of
-            # which nothing is read.
-            other = (
-                names[value.args[1]]
-                if value.name == "masked_load"
-                else constant_source(0, value.dtype)
-            )
-            return f"tl.broadcast_to({other}, {at.shape(axes)})" if axes else other
-        if value.name == "masked_load":
-            condition, other = (names[arg] for arg in value.args)
-            address = at.spread(address, axes) if axes else address
-            mask = at.mask(axes, condition)
-            zero = "0.0" if dtype in READ_DTYPES else "0"  # no cast makes an 8-bit float of 0
-            return (
-                f"tl.where({condition}, tl.load({at.pointer(buffer)} + ({address}), {mask},"
-                f" other={zero}){widen}, {other})"
-            )
-        checks = [f"{self.size(size)} > 0" for size in self.may_be_empty(value.attr[1])]
-        mask = at.mask(axes, " & ".join(f"({check})" for check in checks))
-        mask = f", {mask}" if mask else ""
-        address = at.broadcast_address(buffer, value.attr[1], address, axes) if axes else address
-        return f"tl.load({at.pointer(buffer)} + ({address}){mask}){widen}"
+        return load_source(self.addressing, value, names, self.may_be_empty(value.attr[1]))
 
     def full_block(self, value: Value, names: dict[Value, str]) -> str:
         """Returns a value as a block over all axes."""
@@ -105,23 +74,7 @@ class BlockWriter(ValueWriter):
         value = names[store.value]
         if store.value.name == "constant" or not self.addressing.axes(store.value.variables):
             value = f"tl.broadcast_to({value}, {self.addressing.shape(axes)})"
-        self.store_to(name, store, value, names, axes)
-
-    def store_to(
-        self, name: str, store: Store, value: str, names: dict[Value, str], axes: tuple[Axis, ...]
-    ) -> None:
-        """Writes one value into one buffer of the store."""
-        at = self.addressing
-        self.written.add(self.program.buffers[name].storage)
-        address = at.address(name, store.index, names)
-        address = at.broadcast_address(name, store.index, address, axes)
-        mask = at.mask(axes)
-        where = f"{at.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''}"
-        self.out.line(
-            f'tl.atomic_add({where}, sem="relaxed")'
-            if store.combine == "add"
-            else f"tl.store({where})"
-        )
+        self.out.line(store_source(self.addressing, name, store, value, names, axes))
 
 
 def asserted_index(out: CodeWriter, index: str, size: str, mask: str) -> str:

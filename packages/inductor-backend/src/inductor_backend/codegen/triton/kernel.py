@@ -127,7 +127,7 @@ def kernel_of(
         most=most,
         asserts=block.asserts,
         written=tuple(
-            number for number, storage in enumerate(arguments.pointers) if storage in block.written
+            n for n, storage in enumerate(arguments.pointers) if storage in addressing.written
         ),
     )
 

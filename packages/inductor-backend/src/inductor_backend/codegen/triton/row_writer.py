@@ -13,6 +13,7 @@ import torch
 from inductor_backend.codegen.triton.block_sizes import Axis
 from inductor_backend.codegen.triton.block_writer import BlockWriter, needed
 from inductor_backend.codegen.triton.index_writer import IndexWriter
+from inductor_backend.codegen.triton.loads_and_stores import store_source
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
 from inductor_backend.ir.index_expr import Index
@@ -88,7 +89,8 @@ class RowWriter:
     def _store_scan(self, store: Store, scanner: Scanner, names: dict[Value, str]) -> None:
         """Stores a scan's result at each element. (Nothing in this kernel reads it again.)"""
         for buffer, text in zip(store.buffers, scanner.results, strict=True):
-            self.block.store_to(buffer, store, text, names, self.addressing.tile.axes)
+            axes = self.addressing.tile.axes
+            self.out.line(store_source(self.addressing, buffer, store, text, names, axes))
 
     def _loop(self, work: RowLoop, names: dict[Value, str]) -> None:
         block = self.block
