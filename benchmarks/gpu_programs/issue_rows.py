@@ -9,6 +9,13 @@ import random
 from functools import partial
 from typing import Any
 
+from benchmarks.gpu_programs.parts import (
+    image_inference,
+    image_training,
+    language_training,
+    loss_of_next_tokens,
+    node_classification,
+)
 from benchmarks.gpu_programs.program import SEED, Batch, GpuProgram, Precision, ProgramParts
 
 
@@ -36,13 +43,7 @@ def _nanogpt(small: bool) -> ProgramParts:
     return ProgramParts(Gpt(layers, width, heads, classes, length), draw)
 
 
-def _labelled(run: Any, tokens: Any) -> Any:
-    """The loss of a language model of transformers."""
-    return run(input_ids=tokens, labels=tokens).loss
-
-
 def _qwen3(small: bool) -> ProgramParts:
-    import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     sizes = {"num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 3072,
@@ -52,12 +53,7 @@ def _qwen3(small: bool) -> ProgramParts:
                    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
                    "vocab_size": 512}  # fmt: skip
     config = Qwen3Config(use_cache=False, **(small_sizes if small else sizes))
-    shape = (2, 32) if small else (4, 1024)
-    return ProgramParts(
-        Qwen3ForCausalLM(config),
-        lambda number: (torch.randint(0, config.vocab_size, shape),),
-        _labelled,
-    )
+    return language_training(Qwen3ForCausalLM(config), *((2, 32) if small else (4, 1024)))
 
 
 #: Batches of `_gpt_new_lengths`, each of another length.
@@ -76,7 +72,7 @@ def _gpt_new_lengths(small: bool) -> ProgramParts:
     def draw(number: int) -> Batch:
         return (torch.randint(0, config.vocab_size, (2 if small else 8, lengths[number])),)
 
-    return ProgramParts(GPT2LMHeadModel(config), draw, _labelled)
+    return ProgramParts(GPT2LMHeadModel(config), draw, loss_of_next_tokens)
 
 
 def _lstm(small: bool, *, training: bool) -> ProgramParts:
@@ -132,19 +128,9 @@ def _dit(small: bool, *, training: bool) -> ProgramParts:
 
 
 def _resnet50(small: bool) -> ProgramParts:
-    import torch
-    import torch.nn.functional as F
     from torchvision.models import resnet50
 
-    rows, size = (4, 64) if small else (32, 224)
-
-    def draw(number: int) -> Batch:
-        return torch.randn(rows, 3, size, size), torch.randint(0, 1000, (rows,))
-
-    def loss(run: Any, images: Any, labels: Any) -> Any:
-        return F.cross_entropy(run(images), labels)
-
-    return ProgramParts(resnet50(), draw, loss)
+    return image_training(resnet50(), *((4, 64) if small else (32, 224)))
 
 
 def _mixer(small: bool) -> ProgramParts:
@@ -154,7 +140,7 @@ def _mixer(small: bool) -> ProgramParts:
     rows, size, blocks, width = (2, 32, 2, 64) if small else (32, 224, 12, 768)
     model = MlpMixer(img_size=size, patch_size=16, num_blocks=blocks, embed_dim=width)
     torch.nn.init.normal_(model.head.weight, std=0.02)  # timm's is zero, and so would outputs be
-    return ProgramParts(model, lambda number: (torch.randn(rows, 3, size, size),))
+    return image_inference(model, rows, size)
 
 
 # Sound -------------------------------------------------------------------------------------------
@@ -206,7 +192,6 @@ def _whisper_encoder(small: bool) -> ProgramParts:
 
 def _message_passing(small: bool, *, training: bool) -> ProgramParts:
     import torch
-    import torch.nn.functional as F
 
     from benchmarks.gpu_programs.issue_models import MessagePassing
 
@@ -217,11 +202,8 @@ def _message_passing(small: bool, *, training: bool) -> ProgramParts:
         inputs = torch.randn(nodes, 32), ends[0].clone(), ends[1].clone()
         return (*inputs, torch.randint(0, 10, (nodes,))) if training else inputs
 
-    def loss(run: Any, features: Any, source: Any, destination: Any, labels: Any) -> Any:
-        return F.cross_entropy(run(features, source, destination), labels)
-
     model = MessagePassing(32, width, layers, 10)
-    return ProgramParts(model, draw, loss) if training else ProgramParts(model, draw)
+    return node_classification(model, draw) if training else ProgramParts(model, draw)
 
 
 def _heat_equation(small: bool) -> ProgramParts:

@@ -1,0 +1,59 @@
+"""`ProgramParts` that several programs share: image classification and losses of transformers.
+
+In: a module and sizes. Out: `ProgramParts`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu_programs.program import Batch, ProgramParts
+
+
+def image_inference(module: Any, rows: int, size: int) -> ProgramParts:
+    """The module's output for images of three channels."""
+    import torch
+
+    return ProgramParts(module, lambda number: (torch.randn(rows, 3, size, size),))
+
+
+def image_training(module: Any, rows: int, size: int, classes: int = 1000) -> ProgramParts:
+    """The cross-entropy of the module's logits for images of three channels."""
+    import torch
+    import torch.nn.functional as F
+
+    def draw(number: int) -> Batch:
+        return torch.randn(rows, 3, size, size), torch.randint(0, classes, (rows,))
+
+    def loss(run: Any, images: Any, labels: Any) -> Any:
+        return F.cross_entropy(run(images), labels)
+
+    return ProgramParts(module, draw, loss)
+
+
+def language_training(module: Any, rows: int, length: int) -> ProgramParts:
+    """The loss of a language model of transformers for tokens of its vocabulary."""
+    import torch
+
+    classes = module.config.vocab_size
+    return ProgramParts(
+        module,
+        lambda number: (torch.randint(0, classes, (rows, length)),),
+        loss_of_next_tokens,
+    )
+
+
+def loss_of_next_tokens(run: Any, tokens: Any) -> Any:
+    """The loss that a language model of transformers computes for its own inputs."""
+    return run(input_ids=tokens, labels=tokens).loss
+
+
+def node_classification(module: Any, draw: Any) -> ProgramParts:
+    """The cross-entropy of a graph network's logits. draw: labels are the last of a batch."""
+    import torch.nn.functional as F
+
+    def loss(run: Any, *batch: Any) -> Any:
+        *inputs, labels = batch
+        return F.cross_entropy(run(*inputs), labels)
+
+    return ProgramParts(module, draw, loss)
