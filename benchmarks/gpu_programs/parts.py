@@ -14,7 +14,28 @@ def image_inference(module: Any, rows: int, size: int) -> ProgramParts:
     """The module's output for images of three channels."""
     import torch
 
+    estimate_statistics(module, torch.randn(4, 3, 96, 96))
     return ProgramParts(module, lambda number: (torch.randn(rows, 3, size, size),))
+
+
+def estimate_statistics(module: Any, *inputs: Any) -> None:
+    """Sets the running statistics of batch norms to those of a batch, if the module has any.
+
+    With those of a new module, activations of random weights shrink from layer to layer to nothing.
+    """
+    import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        module.train()(*inputs)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
 
 
 def image_training(module: Any, rows: int, size: int, classes: int = 1000) -> ProgramParts:

@@ -118,7 +118,9 @@ class GpuProgram:
     backward. half: the issue's own rows, those that rules are tuned on, or those looked at only at
     the end. parts(small): makes the program; small: the same structure, a second on a CPU.
     channels_last: images and convolutions have that memory format. optimizer: an iteration clips
-    the gradients and steps fused AdamW. batch_count: batches that `build` draws.
+    the gradients and steps fused AdamW. batch_count: batches that `build` draws. discontinuous:
+    rounding changes a decision (which expert a token goes to), so that in low precision one
+    program's error may be many times another's and neither is wrong.
     """
 
     name: str
@@ -130,6 +132,7 @@ class GpuProgram:
     channels_last: bool = False
     optimizer: bool = False
     batch_count: int = 2
+    discontinuous: bool = False
 
     def build(self, device: str, small: bool = False) -> BuiltProgram:
         """The program on `device`, with the same weights and inputs each time."""
