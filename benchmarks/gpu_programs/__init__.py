@@ -6,11 +6,12 @@ the programs of the two halves, and importing this imports neither torch nor a l
 
 from __future__ import annotations
 
-from benchmarks.gpu_programs import issue_rows, open_half
+from benchmarks.gpu_programs import held_out, issue_rows, open_half
 from benchmarks.gpu_programs.program import BuiltProgram, GpuProgram
 
 __all__ = ["PROGRAMS", "BuiltProgram", "GpuProgram"]
 
 PROGRAMS: dict[str, GpuProgram] = {
-    program.name: program for program in (*issue_rows.PROGRAMS, *open_half.PROGRAMS)
+    program.name: program
+    for program in (*issue_rows.PROGRAMS, *open_half.PROGRAMS, *held_out.PROGRAMS)
 }

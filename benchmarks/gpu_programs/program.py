@@ -67,8 +67,8 @@ class BuiltProgram:
         """Makes one iteration with `run`, which is the target or its compiled form.
 
         Returns:
-            Inference: the outputs. Training: the loss, with gradients on the target's parameters;
-            those of programs with an optimizer are clipped, and the parameters are updated.
+            Inference: the outputs. Training: the loss, with gradients on the parameters that it
+            depends on; with an optimizer they are clipped, and the parameters are updated.
         """
         import torch
 

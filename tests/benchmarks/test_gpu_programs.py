@@ -49,7 +49,7 @@ def error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
 
 
 def test_two_halves_of_twenty_programs_have_all_precisions_and_training() -> None:
-    for half in ("open",):
+    for half in ("open", "held_out"):
         programs = [program for program in PROGRAMS.values() if program.half == half]
         assert len(programs) == 20
         assert 8 <= sum(program.training for program in programs) <= 12
