@@ -47,7 +47,7 @@ def _esm(small: bool) -> ProgramParts:
     )  # fmt: skip
     rows, length = (2, 32) if small else (8, 512)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         labels = torch.randint(4, 24, (rows, length))
         masked = torch.rand(rows, length) < 0.15
         return torch.where(masked, 32, labels), torch.where(masked, labels, -100)
@@ -56,7 +56,7 @@ def _esm(small: bool) -> ProgramParts:
         mask = torch.ones_like(tokens)
         return run(input_ids=tokens, attention_mask=mask, labels=labels).loss
 
-    return ProgramParts(EsmForMaskedLM(config), draw, loss)
+    return ProgramParts(EsmForMaskedLM(config), make_batch, loss)
 
 
 def _pegasus_x(small: bool) -> ProgramParts:
@@ -72,14 +72,14 @@ def _pegasus_x(small: bool) -> ProgramParts:
     config = PegasusXConfig(use_cache=False, **(sizes if small else full))
     rows, source, target = (2, 32, 12) if small else (4, 2048, 256)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(1, config.vocab_size, (rows, source + target))
         return tokens[:, :source].contiguous(), tokens[:, source:].contiguous()
 
     def call(run: Any, tokens: Any, targets: Any) -> Any:
         return run(input_ids=tokens, decoder_input_ids=targets).logits
 
-    return ProgramParts(PegasusXForConditionalGeneration(config), draw, call)
+    return ProgramParts(PegasusXForConditionalGeneration(config), make_batch, call)
 
 
 def _conformer(small: bool) -> ProgramParts:
@@ -96,13 +96,13 @@ def _conformer(small: bool) -> ProgramParts:
     )  # fmt: skip
     rows, samples = (2, 4000) if small else (4, 160_000)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, samples), torch.randint(0, 12, (rows,))
 
     def loss(run: Any, sound: Any, labels: Any) -> Any:
         return run(sound, labels=labels).loss
 
-    return ProgramParts(Wav2Vec2ConformerForSequenceClassification(config), draw, loss)
+    return ProgramParts(Wav2Vec2ConformerForSequenceClassification(config), make_batch, loss)
 
 
 def _timesformer(small: bool) -> ProgramParts:
@@ -197,11 +197,11 @@ def _magnitude_unet(small: bool) -> ProgramParts:
 
     widths, head, rows, size = ((16, 32), 8, 2, 8) if small else ((192, 384, 576), 64, 32, 32)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         images = torch.randn(rows, 4, size, size)
         return images, torch.randn_like(images), torch.randn(rows) - 0.4
 
-    return ProgramParts(MagnitudeUNet(widths, head), draw)
+    return ProgramParts(MagnitudeUNet(widths, head), make_batch)
 
 
 def _single_stream_dit(small: bool) -> ProgramParts:
@@ -212,11 +212,11 @@ def _single_stream_dit(small: bool) -> ProgramParts:
     layers, width, heads, size, text, rows = (2, 64, 4, 4, 5, 2) if small else (
         16, 1024, 8, 32, 128, 4)  # fmt: skip
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         steps = torch.randint(0, 1000, (rows,))
         return torch.randn(rows, size * size, 64), torch.randn(rows, text, 1024), steps
 
-    return ProgramParts(SingleStreamDit(layers, width, heads, size, text), draw)
+    return ProgramParts(SingleStreamDit(layers, width, heads, size, text), make_batch)
 
 
 def _video_unet(small: bool) -> ProgramParts:
@@ -227,10 +227,10 @@ def _video_unet(small: bool) -> ProgramParts:
     widths, head, shape = ((32, 64), 16, (1, 3, 4, 8, 8)) if small else (
         (320, 640, 960), 64, (2, 8, 4, 32, 32))  # fmt: skip
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(shape), torch.randint(0, 1000, (shape[0],))
 
-    return ProgramParts(VideoUNet(widths, head), draw)
+    return ProgramParts(VideoUNet(widths, head), make_batch)
 
 
 # Graphs ------------------------------------------------------------------------------------------
@@ -243,11 +243,11 @@ def _graph_transformer(small: bool) -> ProgramParts:
 
     nodes, edges, width = (60, 300, 16) if small else (40_000, 240_000, 128)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         ends = torch.randint(0, nodes, (2, edges))
         return torch.randn(nodes, 64), ends, torch.randn(edges, 8), torch.randint(0, 10, (nodes,))
 
-    return node_classification(graph_transformer(64, 8, width, 10), draw)
+    return node_classification(graph_transformer(64, 8, width, 10), make_batch)
 
 
 def _equivariant(small: bool) -> ProgramParts:
@@ -257,12 +257,12 @@ def _equivariant(small: bool) -> ProgramParts:
 
     nodes, edges, width, layers = (60, 300, 16, 2) if small else (40_000, 320_000, 128, 4)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         source = torch.randint(0, nodes, (edges,))
         destination = (source + torch.randint(1, nodes, (edges,))) % nodes
         return torch.randn(nodes, 16), torch.randn(nodes, 3), source, destination
 
-    return ProgramParts(EquivariantNetwork(16, width, layers), draw)
+    return ProgramParts(EquivariantNetwork(16, width, layers), make_batch)
 
 
 # Other models and forms of training --------------------------------------------------------------
@@ -276,10 +276,10 @@ def _generator(small: bool) -> ProgramParts:
     widths, style, rows = ((16, 16, 8), 16, 4) if small else ((512, 512, 256, 128, 64), 512, 64)
     size = 4 << (len(widths) - 1)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, style), torch.randn(rows, 1, size, size)
 
-    return ProgramParts(GeneratorStep(widths, style), draw)
+    return ProgramParts(GeneratorStep(widths, style), make_batch)
 
 
 def _burgers(small: bool) -> ProgramParts:
@@ -289,7 +289,7 @@ def _burgers(small: bool) -> ProgramParts:
 
     points, width, layers = (32, 16, 2) if small else (50_000, 128, 6)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         places = torch.rand(points, 2) * torch.tensor([2.0, 1.0]) - torch.tensor([1.0, 0.0])
         boundary = places[: points // 8] * torch.tensor([1.0, 0.0])
         return places, boundary, -torch.sin(torch.pi * boundary[:, :1])
@@ -297,7 +297,7 @@ def _burgers(small: bool) -> ProgramParts:
     def loss(run: Any, points: Any, boundary: Any, values: Any) -> Any:
         return run(points.detach().requires_grad_(True), boundary, values)
 
-    return ProgramParts(BurgersNetwork(width, layers), draw, loss)
+    return ProgramParts(BurgersNetwork(width, layers), make_batch, loss)
 
 
 def _retention(small: bool) -> ProgramParts:
@@ -308,11 +308,11 @@ def _retention(small: bool) -> ProgramParts:
     layers, width, heads, classes = (2, 32, 4, 128) if small else (8, 768, 8, 16384)
     rows, length = (2, 24) if small else (8, 1024)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(0, classes, (rows, length + 1))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return ProgramParts(RetentionLanguageModel(layers, width, heads, classes, length), draw)
+    return ProgramParts(RetentionLanguageModel(layers, width, heads, classes, length), make_batch)
 
 
 def _volume_unet(small: bool) -> ProgramParts:
@@ -334,7 +334,7 @@ def _recommender(small: bool) -> ProgramParts:
         26, 50_000, 200_000, 16, 1024)  # fmt: skip
     rows, length = (8, 6) if small else (4096, 64)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         history = torch.randint(1, items, (rows, length))
         past = torch.randint(1, length + 1, (rows, 1))
         history = torch.where(torch.arange(length) < past, history, 0)
@@ -343,7 +343,7 @@ def _recommender(small: bool) -> ProgramParts:
         clicks = torch.randint(0, 2, (rows,)).float()
         return torch.randn(rows, 13), sparse, candidate, history, clicks
 
-    return ProgramParts(Recommender(fields, table, items, width, hidden), draw)
+    return ProgramParts(Recommender(fields, table, items, width, hidden), make_batch)
 
 
 def _inference(

@@ -131,8 +131,8 @@ def axial_angles(height: int, width: int, text: int, head_width: int) -> Tensor:
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turns neighbouring pairs of the last dimension."""
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
-    turned = (first * cos - second * sin, first * sin + second * cos)
-    return torch.stack(turned, dim=-1).flatten(-2)
+    rotated = (first * cos - second * sin, first * sin + second * cos)
+    return torch.stack(rotated, dim=-1).flatten(-2)
 
 
 class _SingleStreamBlock(nn.Module):

@@ -36,11 +36,11 @@ def _nanogpt(small: bool) -> ProgramParts:
     rows, length, classes = (2, 32, 512) if small else (8, 1024, 50304)
     layers, width, heads = (2, 64, 4) if small else (12, 768, 6)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(0, classes, (rows, length + 1))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return ProgramParts(Gpt(layers, width, heads, classes, length), draw)
+    return ProgramParts(Gpt(layers, width, heads, classes, length), make_batch)
 
 
 def _qwen3(small: bool) -> ProgramParts:
@@ -69,10 +69,10 @@ def _gpt_new_lengths(small: bool) -> ProgramParts:
     config = GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **sizes)
     lengths = random.Random(SEED).sample(range(20, 90) if small else range(200, 331), _LENGTHS)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return (torch.randint(0, config.vocab_size, (2 if small else 8, lengths[number])),)
 
-    return ProgramParts(GPT2LMHeadModel(config), draw, loss_of_next_tokens)
+    return ProgramParts(GPT2LMHeadModel(config), make_batch, loss_of_next_tokens)
 
 
 def _lstm(small: bool, *, training: bool) -> ProgramParts:
@@ -83,7 +83,7 @@ def _lstm(small: bool, *, training: bool) -> ProgramParts:
 
     rows, length, classes, width = (2, 12, 100, 16) if small else (16, 128, 10_000, 512)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return (torch.randint(0, classes, (rows, length)),)
 
     def loss(run: Any, tokens: Any) -> Any:
@@ -91,7 +91,7 @@ def _lstm(small: bool, *, training: bool) -> ProgramParts:
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     model = LstmLanguageModel(classes, width)
-    return ProgramParts(model, draw, loss) if training else ProgramParts(model, draw)
+    return ProgramParts(model, make_batch, loss) if training else ProgramParts(model, make_batch)
 
 
 # Images ------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _dit(small: bool, *, training: bool) -> ProgramParts:
     rows, size = (2, 8) if small else (16, 32)
     model = Dit(2, 64, 4, size) if small else Dit(12, 768, 12, size)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         latents = torch.randn(rows, 4, size, size)
         inputs = latents, torch.randint(0, 1000, (rows,)), torch.randint(0, 1000, (rows,))
         return (*inputs, torch.randn_like(latents)) if training else inputs
@@ -124,7 +124,7 @@ def _dit(small: bool, *, training: bool) -> ProgramParts:
     def loss(run: Any, latents: Any, steps: Any, labels: Any, noise: Any) -> Any:
         return F.mse_loss(run(latents, steps, labels), noise)
 
-    return ProgramParts(model, draw, loss) if training else ProgramParts(model, draw)
+    return ProgramParts(model, make_batch, loss) if training else ProgramParts(model, make_batch)
 
 
 def _resnet50(small: bool) -> ProgramParts:
@@ -160,13 +160,13 @@ def _wav2vec2(small: bool) -> ProgramParts:
     )  # fmt: skip
     rows, samples = (2, 2000) if small else (4, 160_000)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, samples), torch.randint(0, 12, (rows,))
 
     def loss(run: Any, sound: Any, labels: Any) -> Any:
         return run(sound, labels=labels).loss
 
-    return ProgramParts(Wav2Vec2ForSequenceClassification(config), draw, loss)
+    return ProgramParts(Wav2Vec2ForSequenceClassification(config), make_batch, loss)
 
 
 def _whisper_encoder(small: bool) -> ProgramParts:
@@ -197,13 +197,13 @@ def _message_passing(small: bool, *, training: bool) -> ProgramParts:
 
     nodes, edges, width, layers = (60, 300, 16, 2) if small else (50_000, 300_000, 128, 6)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         ends = torch.randint(0, nodes, (2, edges))
         inputs = torch.randn(nodes, 32), ends[0].clone(), ends[1].clone()
         return (*inputs, torch.randint(0, 10, (nodes,))) if training else inputs
 
     model = MessagePassing(32, width, layers, 10)
-    return node_classification(model, draw) if training else ProgramParts(model, draw)
+    return node_classification(model, make_batch) if training else ProgramParts(model, make_batch)
 
 
 def _heat_equation(small: bool) -> ProgramParts:
@@ -222,11 +222,11 @@ def _gaussian_process(small: bool) -> ProgramParts:
 
     points = 40 if small else 512
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         inputs = torch.rand(points, 4) * 4
         return inputs, inputs.sin().sum(-1) + 0.3 * torch.randn(points)
 
-    return ProgramParts(GaussianProcess(4), draw)
+    return ProgramParts(GaussianProcess(4), make_batch)
 
 
 PROGRAMS: tuple[GpuProgram, ...] = (

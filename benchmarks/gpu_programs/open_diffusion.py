@@ -194,9 +194,9 @@ class MultimodalDit(nn.Module):
         image = self.patches(latents).flatten(2).transpose(1, 2) + self.positions
         condition = self.steps(timestep_embedding(steps, 256).to(text.dtype))
         condition = condition + self.pooled(text.mean(1))
-        words = self.text(text)
+        tokens = self.text(text)
         for block in self.blocks:
-            image, words = block(image, words, condition)
+            image, tokens = block(image, tokens, condition)
         shift, scale = self.modulation(F.silu(condition)).chunk(2, dim=-1)
         return self.out(modulate(self.norm(image), shift, scale))
 

@@ -42,7 +42,7 @@ def _roberta_prelayernorm(small: bool) -> ProgramParts:
     config = RobertaPreLayerNormConfig(pad_token_id=1, **(sizes if small else {}))
     rows, length = (2, 32) if small else (32, 256)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(5, config.vocab_size, (rows, length))
         ends = torch.randint(length // 2, length + 1, (rows, 1))
         mask = (torch.arange(length) < ends).long()
@@ -51,7 +51,7 @@ def _roberta_prelayernorm(small: bool) -> ProgramParts:
     def call(run: Any, tokens: Any, mask: Any) -> Any:
         return run(input_ids=tokens, attention_mask=mask).last_hidden_state
 
-    return ProgramParts(RobertaPreLayerNormModel(config), draw, call)
+    return ProgramParts(RobertaPreLayerNormModel(config), make_batch, call)
 
 
 def _spectrogram_transformer(small: bool) -> ProgramParts:
@@ -82,14 +82,14 @@ def _blenderbot(small: bool) -> ProgramParts:
     )  # fmt: skip
     rows, source, target = (2, 24, 16) if small else (32, 256, 128)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(3, config.vocab_size, (rows, source + target))
         return tokens[:, :source].contiguous(), tokens[:, source:].contiguous()
 
     def loss(run: Any, tokens: Any, labels: Any) -> Any:
         return run(input_ids=tokens, labels=labels).loss
 
-    return ProgramParts(BlenderbotSmallForConditionalGeneration(config), draw, loss)
+    return ProgramParts(BlenderbotSmallForConditionalGeneration(config), make_batch, loss)
 
 
 def _hiera(small: bool) -> ProgramParts:
@@ -164,13 +164,13 @@ def _unet_cross_attention(small: bool) -> ProgramParts:
     from benchmarks.gpu_programs.open_diffusion import CrossAttentionUNet
 
     widths, context, head = ((32, 64), 24, 16) if small else ((320, 640, 1280), 768, 64)
-    rows, size, words = (2, 8, 5) if small else (8, 64, 77)
+    rows, size, text = (2, 8, 5) if small else (8, 64, 77)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         steps = torch.randint(0, 1000, (rows,))
-        return torch.randn(rows, 4, size, size), steps, torch.randn(rows, words, context)
+        return torch.randn(rows, 4, size, size), steps, torch.randn(rows, text, context)
 
-    return ProgramParts(CrossAttentionUNet(widths, context, head), draw)
+    return ProgramParts(CrossAttentionUNet(widths, context, head), make_batch)
 
 
 def _multimodal_dit(small: bool) -> ProgramParts:
@@ -179,23 +179,23 @@ def _multimodal_dit(small: bool) -> ProgramParts:
 
     from benchmarks.gpu_programs.open_diffusion import MultimodalDit
 
-    rows, size, words, text_width = (2, 8, 5, 24) if small else (16, 32, 77, 2048)
+    rows, size, text, text_width = (2, 8, 5, 24) if small else (16, 32, 77, 2048)
     layers, width, heads = (2, 64, 4) if small else (12, 768, 12)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         steps = torch.randint(0, 1000, (rows,))
         target = torch.randn(rows, (size // 2) ** 2, 64)
         return (
             torch.randn(rows, 16, size, size),
             steps,
-            torch.randn(rows, words, text_width),
+            torch.randn(rows, text, text_width),
             target,
         )
 
     def loss(run: Any, latents: Any, steps: Any, text: Any, target: Any) -> Any:
         return F.mse_loss(run(latents, steps, text), target)
 
-    return ProgramParts(MultimodalDit(layers, width, heads, size, text_width), draw, loss)
+    return ProgramParts(MultimodalDit(layers, width, heads, size, text_width), make_batch, loss)
 
 
 def _video_decoder(small: bool) -> ProgramParts:
@@ -218,13 +218,13 @@ def _graph_attention(small: bool) -> ProgramParts:
 
     nodes, edges, heads, width = (60, 300, 2, 8) if small else (50_000, 400_000, 4, 32)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         ends = torch.randint(0, nodes, (2, edges))
         loops = torch.arange(nodes)
         source, destination = torch.cat([ends[0], loops]), torch.cat([ends[1], loops])
         return torch.randn(nodes, 64), source, destination, torch.randint(0, 10, (nodes,))
 
-    return node_classification(GraphAttention(64, heads, width, 10), draw)
+    return node_classification(GraphAttention(64, heads, width, 10), make_batch)
 
 
 def _graph_isomorphism(small: bool) -> ProgramParts:
@@ -234,7 +234,7 @@ def _graph_isomorphism(small: bool) -> ProgramParts:
 
     graphs, nodes, edges, width = (4, 10, 24, 16) if small else (2048, 30, 64, 256)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         first = torch.arange(graphs)[:, None] * nodes
         ends = torch.randint(0, nodes, (2, graphs, edges)) + first
         graph = torch.arange(graphs).repeat_interleave(nodes)
@@ -242,7 +242,7 @@ def _graph_isomorphism(small: bool) -> ProgramParts:
 
     return ProgramParts(
         graph_isomorphism_network(32, width, 10),
-        draw,
+        make_batch,
         lambda run, x, edges, graph: run(x, edges, graph, graphs),
     )
 
@@ -258,10 +258,10 @@ def _image_vae(small: bool) -> ProgramParts:
     rows, size, latent = (4, 32, 8) if small else (256, 64, 256)
     widths = (8, 16, 16) if small else (64, 128, 256, 512)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.rand(rows, 3, size, size), torch.randn(rows, latent)
 
-    return ProgramParts(ImageVae(widths, size, latent), draw)
+    return ProgramParts(ImageVae(widths, size, latent), make_batch)
 
 
 def _mixture_of_experts(small: bool) -> ProgramParts:
@@ -272,11 +272,11 @@ def _mixture_of_experts(small: bool) -> ProgramParts:
     rows, length, classes = (2, 24, 256) if small else (8, 1024, 16384)
     sizes = (2, 32, 4, 4) if small else (6, 768, 12, 8)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(0, classes, (rows, length + 1))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return ProgramParts(MixtureOfExperts(*sizes, classes), draw)
+    return ProgramParts(MixtureOfExperts(*sizes, classes), make_batch)
 
 
 def _linear_recurrence(small: bool) -> ProgramParts:
@@ -300,10 +300,10 @@ def _point_cloud(small: bool) -> ProgramParts:
     rows, points, count = (4, 32, 4) if small else (16, 1024, 20)
     model = PointCloudNetwork((8, 8, 16) if small else (64, 64, 128, 256), count, 40)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, 3, points), torch.randint(0, 40, (rows,))
 
-    return node_classification(model, draw)
+    return node_classification(model, make_batch)
 
 
 def _contrastive(small: bool) -> ProgramParts:
@@ -315,10 +315,10 @@ def _contrastive(small: bool) -> ProgramParts:
     blocks, rows, size = ([1, 1, 1, 1], 8, 64) if small else ([3, 4, 6, 3], 128, 128)
     encoder = ResNet(BasicBlock, blocks, num_classes=512)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, 3, size, size), torch.randn(rows, 3, size, size)
 
-    return ProgramParts(Contrastive(encoder, 512, 128), draw)
+    return ProgramParts(Contrastive(encoder, 512, 128), make_batch)
 
 
 def _inference(

@@ -239,8 +239,8 @@ class RecurrentLanguageModel(nn.Module):
 def neighbours(points: Tensor, count: int) -> Tensor:
     """Indices (batch, points, count) of the nearest points of (batch, channels, points)."""
     squares = points.square().sum(1)
-    products = points.transpose(1, 2) @ points
-    distances = squares[:, :, None] + squares[:, None] - 2 * products
+    inner = points.transpose(1, 2) @ points
+    distances = squares[:, :, None] + squares[:, None] - 2 * inner
     return distances.topk(count, dim=-1, largest=False).indices
 
 

@@ -43,13 +43,13 @@ def image_training(module: Any, rows: int, size: int, classes: int = 1000) -> Pr
     import torch
     import torch.nn.functional as F
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, 3, size, size), torch.randint(0, classes, (rows,))
 
     def loss(run: Any, images: Any, labels: Any) -> Any:
         return F.cross_entropy(run(images), labels)
 
-    return ProgramParts(module, draw, loss)
+    return ProgramParts(module, make_batch, loss)
 
 
 def language_training(module: Any, rows: int, length: int) -> ProgramParts:
@@ -69,12 +69,12 @@ def loss_of_next_tokens(run: Any, tokens: Any) -> Any:
     return run(input_ids=tokens, labels=tokens).loss
 
 
-def node_classification(module: Any, draw: Any) -> ProgramParts:
-    """The cross-entropy of a graph network's logits. draw: labels are the last of a batch."""
+def node_classification(module: Any, make_batch: Any) -> ProgramParts:
+    """The cross-entropy of a graph network's logits. make_batch: labels are the last of a batch."""
     import torch.nn.functional as F
 
     def loss(run: Any, *batch: Any) -> Any:
         *inputs, labels = batch
         return F.cross_entropy(run(*inputs), labels)
 
-    return ProgramParts(module, draw, loss)
+    return ProgramParts(module, make_batch, loss)
