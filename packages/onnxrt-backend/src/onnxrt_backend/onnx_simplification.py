@@ -83,10 +83,10 @@ def _split(node: Any) -> None:
     for taker, number in takers.items():
         if squeezed:
             _replace(taker, [ir.node("Squeeze", [split.outputs[number], result[2].outputs[0]])])
+        elif taker.outputs[0].is_graph_output():  # whose name a session is asked for
+            _replace(taker, [ir.node("Identity", [split.outputs[number]])])
         else:
-            ir.convenience.replace_all_uses_with(
-                taker.outputs[0], split.outputs[number], replace_graph_outputs=True
-            )
+            ir.convenience.replace_all_uses_with(taker.outputs[0], split.outputs[number])
             taker.graph.remove(taker, safe=True)
     node.graph.remove(node, safe=True)
 
