@@ -74,7 +74,7 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     ),
     "gpu": ("gpu:main", "on a GPU: inference and training, eager and torch.compile beside ours"),
     "cudagraphs": ("gpu:cudagraphs", "on a GPU: the cudagraphs backend beside eager"),
-    "gpu_kernels": ("gpu:kernels", "on a GPU: the kernels of one row of `gpu` by device time"),
+    "kernels": ("kernels:main", "on a GPU: a program's kernels beside torch.compile's, aligned"),
     "gpu_tutorial": ("gpu:tutorial", "on a GPU: PyTorch's tutorial, densenet121"),
     "gpu_limits": ("gpu_limits:main", "on a GPU: beside a copy; a warm first call"),
     "gpu_launch": ("gpu_limits:launch", "on a GPU: what a launch costs the host"),

@@ -1,4 +1,4 @@
-"""On a GPU: inference and training beside eager and torch.compile; the kernels of a step.
+"""On a GPU: inference and training beside eager and torch.compile.
 
 `main`: a process with empty caches per row and kind of compiler (eager, torch, ours, cudagraphs;
 the modes of one kind one after the other, so the first call is that of the first mode). Figures:
@@ -14,8 +14,8 @@ Below the table: how ours stands beside torch.compile's of the same row: times o
 what recordings and results that stay valid cost: MiB taken from the device in a step, less the peak
 of a call that is not recorded.
 
-`kernels`: a step of one row under the profiler. `tutorial`: PyTorch's torch.compile tutorial with
-only the import changed.
+`tutorial`: PyTorch's torch.compile tutorial with only the import changed. The kernels of a row:
+`benchmarks.kernels`.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def step_of(
     return train
 
 
-def _compiled(compiler: str, function: Any) -> Any:
+def compiled(compiler: str, function: Any) -> Any:
     kind, _, mode = compiler.partition(":")
     if kind == "eager":
         return function
@@ -240,7 +240,7 @@ class Measured:
             self.begin()
         before = _at_rest(self.parameters)
         step = step_of(
-            _compiled(compiler, self.function), self.inputs, self.parameters, self.training
+            compiled(compiler, self.function), self.inputs, self.parameters, self.training
         )
         result = _one(step, self.expected)
         if self.truth is not None:
@@ -515,71 +515,6 @@ RECORDED = (
 def cudagraphs(arguments: Sequence[str]) -> int:
     """The rows of the cudagraphs backend: eager's native kernels, recorded."""
     return main(arguments, "cudagraphs", RECORDED, ("eager", "cudagraphs", "torch:reduce-overhead"))
-
-
-# Kernels of one row -------------------------------------------------------------------------------
-
-PROFILED = 5
-
-
-def profile_row(row: str, how: str) -> str:
-    """The table of one process."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    import tracer_core
-
-    function, inputs, parameters = to_device(row, *prepare(row))
-    simple = how == "plain"
-    compiled = (
-        tracer_core.compile(function, options={"recordings": False})
-        if simple
-        else _compiled(how, function)
-    )
-    step = step_of(compiled, inputs, parameters, ROWS[row][1])
-    for _ in range(8):
-        step()
-    latency, back_to_back = timed(step)
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
-        for _ in range(PROFILED):
-            step()
-        torch.cuda.synchronize()
-    events = [e for e in profiled.key_averages() if str(e.device_type).endswith("CUDA")]
-    events.sort(key=lambda e: -e.self_device_time_total)
-    total = sum(e.self_device_time_total for e in events) / PROFILED / 1e3
-    count = sum(e.count for e in events) / PROFILED
-    times = f"{latency:.3f} ms, {back_to_back:.3f} in a row; "
-    times += f"device {total:.3f} ms in {count:.0f} kernels"
-    lines = [f"### {row}, {how}: {times}"]
-    for e in events[:40]:
-        lines.append(
-            f"{e.self_device_time_total / PROFILED / 1e3:9.4f} ms x{e.count / PROFILED:6.1f}"
-            f" {e.key[:120]}"
-        )
-    return "\n".join(lines)
-
-
-def kernels(arguments: Sequence[str]) -> int:
-    """Latency, the time of the device and the number of kernels of a row of `gpu`, then its forty
-    costliest kernels, milliseconds and launches a step. HOW: ours (recorded where that pays), plain
-    (without recordings), torch."""
-    parser = harness.options("gpu_kernels", kernels.__doc__, limit=90, again=False)
-    parser.add_argument("row", choices=list(ROWS), metavar="ROW")
-    parser.add_argument("how", nargs="*", default=["ours", "torch"], metavar="HOW")
-    parser.add_argument("--out", type=Path, default=None, help="a file to which all is appended")
-    chosen = parser.parse_args(arguments)
-    harness.require_gpu()
-    failed = False
-    for how in chosen.how:
-        try:
-            text = harness.fresh(profile_row, chosen.row, how, limit=chosen.limit)
-        except harness.Failed as error:
-            text, failed = f"### {chosen.row}, {how}: {error}", True
-        print(text, flush=True)
-        if chosen.out:
-            with chosen.out.open("a") as stream:
-                stream.write(text + "\n")
-    return int(failed)
 
 
 # The tutorial -------------------------------------------------------------------------------------

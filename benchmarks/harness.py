@@ -228,7 +228,7 @@ def _stop_at_sigterm() -> None:
 def alone() -> Iterator[None]:
     """Waits until no other child of this benchmark is inside such a block: what is timed is timed
     alone, while the others import and compile."""
-    path = os.environ.get(_ALONE)
+    path = os.environ.get(ALONE)
     if path is None:
         yield
         return
@@ -238,7 +238,7 @@ def alone() -> Iterator[None]:
 
 
 #: The variable with the file that `alone` locks; `Store.measured` sets it.
-_ALONE = "BENCHMARK_ALONE"
+ALONE = "BENCHMARKALONE"
 
 
 def warm_up_files() -> None:
@@ -418,7 +418,7 @@ class Store:
 
         with (
             tempfile.NamedTemporaryFile(prefix="benchmark-alone-") as lock,
-            mock.patch.dict(os.environ, {_ALONE: lock.name} if workers > 1 else {}),
+            mock.patch.dict(os.environ, {ALONE: lock.name} if workers > 1 else {}),
             ThreadPoolExecutor(workers) as pool,
         ):
             running = {pool.submit(outcome, measure): key for key, measure in left.items()}

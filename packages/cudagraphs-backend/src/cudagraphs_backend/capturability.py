@@ -46,7 +46,7 @@ def supports(node: torch.fx.Node) -> str | None:
             return "cannot be recorded: a mask as an index is counted on the host"
     elif any(tag in getattr(target, "tags", ()) for tag in _DATA_TAGS) and not _is_told(node):
         return "cannot be recorded: its result's size or value is read on the host"
-    if target in _BY_OFFSET and _is_of_an_input(node.args[0]):  # type: ignore[arg-type]
+    if target in _BY_OFFSET and _is_of_an_input(node.args[0]) and not _is_within(node):  # type: ignore[arg-type]
         return (
             "cannot be recorded: it reads an input's memory by an offset, which a copy of the input"
             " does not have"
@@ -170,6 +170,23 @@ def _is_of_an_input(node: torch.fx.Node) -> bool:
     owner = {storage_key(value.untyped_storage()) for value in _tensors((node,))}
     inputs = node.graph.find_nodes(op="placeholder")
     return any(storage_key(value.untyped_storage()) in owner for value in _tensors(inputs))
+
+
+def _is_within(node: torch.fx.Node) -> bool:
+    """Returns whether an ``as_strided`` reads only elements of its operand, from its first one on: a
+    copy of a dense operand has them at the same places."""
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    size, stride, offset = (*node.args[1:], None)[:3]
+    numbers = (value.storage_offset(), offset or 0, *size, *stride, *value.shape, *value.stride())  # type: ignore[misc]
+    if node.target is not aten.as_strided.default or not all(isinstance(n, int) for n in numbers):
+        return False
+    if value.storage_offset() or offset or not value.numel():
+        return False
+    extent, reached = (
+        1 + sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
+        for sizes, steps in ((value.shape, value.stride()), (size, stride))
+    )
+    return reached <= extent == value.numel()
 
 
 def _is_waited_for(node: torch.fx.Node) -> bool:

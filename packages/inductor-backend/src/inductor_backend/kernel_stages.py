@@ -9,6 +9,7 @@ from inductor_backend.codegen.common.op_table import KNOWN_OPS
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
+from inductor_backend.debug.kernel_table import kernel_table
 from inductor_backend.device_codegen import codegen_of
 from inductor_backend.ir.native_loop import NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode
@@ -206,6 +207,8 @@ def write_module(c: Compilation) -> None:
     c.natives = tuple(wrapper.natives)
     if enabled("output_code"):
         note("output_code", "%s:\n%s", c.spec.name, c.text)
+    if enabled("kernels"):
+        note("kernels", "%s:\n%s", c.spec.name, kernel_table(c))
 
 
 def load(c: Compilation) -> None:

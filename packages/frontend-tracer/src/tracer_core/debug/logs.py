@@ -20,6 +20,7 @@ CATEGORIES: dict[str, str] = {
     "guards": "the guards of each compiled entry",
     "graph": "each captured graph",
     "output_code": "the code that a backend generated",
+    "kernels": "each generated kernel with its loops, blocks and the bytes that it must move",
     "stages": "each stage with its seconds",
     "cache": "each cache hit or miss with its reason",
 }

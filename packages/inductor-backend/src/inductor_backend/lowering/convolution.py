@@ -1,11 +1,15 @@
-"""Lowers convolution to an extern node."""
+"""Lowers convolution to an extern node, on GPUs with a loop for its bias."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from inductor_backend.ir.index_expr import At
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.context import Lowering, aten, last_strides, lower
 
@@ -13,7 +17,21 @@ from inductor_backend.lowering.context import Lowering, aten, last_strides, lowe
 @lower(aten.convolution.default)
 def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any) -> Ref:
     """Operands keep eager's strides (the operator chooses its result's layout by them), unless the
-    graph's images are channels-last."""
+    graph's images are channels-last. On GPUs the bias is added by a loop, which fuses with what
+    follows; cuDNN's convolutions in ATen add it in a pass of its own."""
+    *_, groups = rest
+    if bias is None or not ctx.gpu or groups != 1 or not ctx.meta().dtype.is_floating_point:
+        return _call(ctx, x, weight, bias, rest)
+    result, shift = _call(ctx, x, weight, None, rest), bias
+    dtype = compute_dtype(result.dtype)
+
+    def body(at: At) -> Value:
+        return make("add", ctx.element(result, at, dtype), ctx.element(shift, at[1:2], dtype))
+
+    return ctx.pointwise(body, result.sizes, result.dtype, result.buffer.layout.strides, "bias")
+
+
+def _call(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, rest: Sequence[Any]) -> Ref:
     if ctx.node in ctx.last:
         images = [ctx.strided(ref, last_strides(ref.sizes)) for ref in (x, weight)]
         offset = None if bias is None else ctx.strided(bias)

@@ -65,7 +65,7 @@ def batch_norm_backward(
             assert saved_inverse is not None
             return cast(saved_inverse.at([c]), dtype)
         assert running_var is not None
-        return inverse_std(cast(running_var.at([c]), dtype), eps)
+        return inverse_std(ctx, cast(running_var.at([c]), dtype), eps)
 
     def centered(at: At) -> Value:
         return make("sub", cast(x.at(at), dtype), mean(at[1]))

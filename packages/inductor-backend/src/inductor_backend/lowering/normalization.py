@@ -23,9 +23,12 @@ from inductor_backend.lowering.reduction import as_number, count, mean_of_steps,
 PerChannel = Callable[[At], Value]
 
 
-def inverse_std(variance: Value, eps: float) -> Value:
-    unit = const(1, variance.dtype)
-    return make("div", unit, make("sqrt", make("add", variance, const(eps, variance.dtype))))
+def inverse_std(ctx: Lowering, variance: Value, eps: float) -> Value:
+    """Returns 1 / sqrt(variance + eps), on GPUs by `rsqrt` as eager's kernels there."""
+    shifted = make("add", variance, const(eps, variance.dtype))
+    if ctx.gpu:
+        return make("rsqrt", shifted)
+    return make("div", const(1, variance.dtype), make("sqrt", shifted))
 
 
 def _moments(
@@ -42,9 +45,9 @@ def _moments(
     def inverse(at: At, eps: float) -> Value:
         variance = make("div", squares.at(broadcast(at, squares.sizes)), size)
         if ctx.gpu or wide != dtype:
-            return cast(inverse_std(variance, eps), dtype)
+            return cast(inverse_std(ctx, variance, eps), dtype)
         beyond = make("eq", variance, const(float("inf"), dtype))
-        return make("where", beyond, const(float("nan"), dtype), inverse_std(variance, eps))
+        return make("where", beyond, const(float("nan"), dtype), inverse_std(ctx, variance, eps))
 
     return average, squares, inverse
 
@@ -141,7 +144,7 @@ def _infer(
         weight,
         bias,
         lambda c: cast(running_mean.at(c), dtype),
-        lambda c: inverse_std(cast(running_var.at(c), dtype), eps),
+        lambda c: inverse_std(ctx, cast(running_var.at(c), dtype), eps),
     )
 
 
@@ -317,7 +320,7 @@ def rms_norm(
     size = as_number(count(x.sizes, dims), dtype)
     least = torch.finfo(x.dtype).eps if eps is None else eps
     saved = ctx.pointwise(
-        lambda at: inverse_std(make("div", total.at(at), size), least),
+        lambda at: inverse_std(ctx, make("div", total.at(at), size), least),
         total.sizes,
         dtype,
         label="rms_norm",

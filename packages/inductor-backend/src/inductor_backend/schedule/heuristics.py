@@ -21,6 +21,10 @@ CHEAP_LOADS = 3
 #: them, up to this cost, is cheaper.
 SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
 
+#: On a GPU, more instructions than these take longer than the launch of a kernel that computes a value
+#: once a row: a thread computes it again for each element.
+LAUNCH_INSTRUCTIONS = 1 << 25
+
 
 def cost(value: Value) -> int:
     """Estimates the scalar instructions to compute the value once, not counting loads, nor rounding,
@@ -79,6 +83,8 @@ def worth_inlining(
         for reader, result in zip(readers, loads, strict=True)
         for load in result
     ):
+        if gpu and any(_beyond(reader, cost(value)) for reader in readers):
+            return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
 
@@ -88,6 +94,13 @@ def _no_larger(a: Expr, b: Expr) -> bool:
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
     return known_le(a, b) or exact_quotient(b, a) is not None
+
+
+def _beyond(reader: LoopNode, instructions: int) -> bool:
+    """Returns whether so many instructions for each point of the reader may exceed
+    `LAUNCH_INSTRUCTIONS`."""
+    points = product(reader.sizes)
+    return not isinstance(points, int) or points * instructions > LAUNCH_INSTRUCTIONS
 
 
 def _outside_inner_loop(reader: LoopNode, load: Value) -> bool:

@@ -17,7 +17,7 @@ import torch
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product, variables
 from inductor_backend.ir.nodes import Buffer, BufferKind, BufferLayout, LoopNode, LoopProgram, Store
 from inductor_backend.ir.ops import REDUCTIONS, compute_dtype
-from inductor_backend.ir.values import Rewriter, Value, cast, const, load, make
+from inductor_backend.ir.values import Rewriter, Value, cast, const, load, make, topological
 
 #: Reductions that give an index, and those that give the element there.
 PLACES = {"argmax": "max", "argmin": "min"}
@@ -45,12 +45,16 @@ def length_of_part(node: LoopNode, splits: ReductionSplits) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The remaining reduction: sizes in the node's order, which of them count chunks, and result
-    sizes."""
+    """The remaining reduction, over the chunks' results."""
 
+    #: In the node's order.
     sizes: tuple[Expr, ...]
+    #: Which of them count chunks.
     part: tuple[bool, ...]
+    #: Sizes of the results.
     results: tuple[Expr, ...]
+    #: The dimensions from the outermost in memory to the innermost.
+    order: tuple[int, ...]
 
     def outer_index(self) -> tuple[Index, ...]:
         """Returns the results' index, in loops over all sizes."""
@@ -84,14 +88,20 @@ def in_parts(
         for at in places
     ]
     left = [k for k, r in enumerate(reduced) if not r]
+    value = _inside(node, splits, by)
+    order = list(range(len(left)))
+    if across:  # as the operand lies in memory, else the chunks first
+        steps = _steps(program, value, left)
+        order.sort(key=lambda k: not part[left[k]] if steps is None else -steps[k])
     parts_of = _Parts(
         tuple(domain[k] for k in left),
         tuple(part[k] for k in left),
         tuple(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r),
+        tuple(order),
     )
     wide = [compute_dtype(program.buffers[name].dtype) for name in store.buffers]
     partial = [
-        _buffer(program, f"{name}_parts", parts_of.sizes, dtype, parts_of.part if across else None)
+        _buffer(program, f"{name}_parts", parts_of.sizes, dtype, parts_of.order)
         for name, dtype in zip(store.buffers, wide, strict=True)
     ]
     where = tuple(loops[k] for k in left)
@@ -100,16 +110,14 @@ def in_parts(
         name=f"{node.name}_parts",
         sizes=tuple(domain),
         reduced=tuple(reduced),
-        stores=(
-            Store(tuple(b.name for b in partial), where, _inside(node, splits, by), store.reduce),
-        ),
+        stores=(Store(tuple(b.name for b in partial), where, value, store.reduce),),
     )
     if store.reduce == "welford":
         length = length_of_part(node, splits)
         assert isinstance(length, int)
         return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
     if store.reduce in PLACES:
-        return [first, *_combine_places(program, node, splits, first, partial[0], parts_of, across)]
+        return [first, *_combine_places(program, node, splits, first, partial[0], parts_of)]
     place = _rows_only(node, store, parts_of.outer_index())
     return [
         first,
@@ -142,6 +150,20 @@ def _inside(node: LoopNode, splits: ReductionSplits, by: Sequence[Index]) -> Val
     return make("where", test, value, _neutral(store.reduce, value.dtype))
 
 
+def _steps(program: LoopProgram, value: Value, loops: Sequence[int]) -> list[int] | None:
+    """Returns the stride of each loop in the load that most of them walk, None where symbols leave it
+    open."""
+    flats = [
+        program.buffers[load.buffer].layout.flat(load.attr[1])
+        for load in topological([value])
+        if load.name in ("load", "masked_load")
+    ]
+    walked = max(flats, key=lambda flat: len(flat.variables() & set(loops)), default=Index())
+    steps = [walked.coefficient(loop) for loop in loops]
+    known = [step for step in steps if isinstance(step, int)]
+    return known if len(known) == len(steps) else None
+
+
 def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
     """Returns the identity element of a reduction over values of that type."""
     reduce = PLACES.get(reduce or "", reduce)
@@ -161,14 +183,12 @@ def _buffer(
     name: str,
     sizes: Sequence[Expr],
     dtype: torch.dtype,
-    outermost: Sequence[bool] | None = None,
+    order: Sequence[int] | None = None,
 ) -> Buffer:
-    """Adds a buffer. outermost: the dimensions that are outermost in memory."""
-    strides = contiguous_strides(sizes)
-    if outermost is not None:
-        order = sorted(range(len(sizes)), key=lambda k: not outermost[k])
-        by_dim = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
-        strides = tuple(by_dim[k] for k in range(len(sizes)))
+    """Adds a buffer. order: its dimensions from the outermost in memory to the innermost."""
+    order = range(len(sizes)) if order is None else order
+    by_dim = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
+    strides = tuple(by_dim[k] for k in range(len(sizes)))
     buffer = Buffer(name, dtype, BufferLayout(tuple(sizes), strides), BufferKind.TEMP)
     program.buffers[name] = buffer
     return buffer
@@ -207,16 +227,13 @@ def _combine_places(
     first: LoopNode,
     at: Buffer,
     parts: _Parts,
-    across: bool,
 ) -> list[LoopNode]:
     """Returns the loops for argmax and argmin: the extremum of each chunk and of all, then the
     first index among the chunks that have it. NaN counts as both extrema. at: the indices within
     the chunks."""
     (store,), (of_part,) = node.stores, first.stores
     kind, dtype, (target,) = PLACES[store.reduce or ""], of_part.value.dtype, store.buffers
-    extremes = _buffer(
-        program, f"{target}_extremes", parts.sizes, dtype, parts.part if across else None
-    )
+    extremes = _buffer(program, f"{target}_extremes", parts.sizes, dtype, parts.order)
     best = _buffer(program, f"{target}_best", parts.results, dtype)
     beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
     of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))

@@ -9,6 +9,7 @@ equal length unless the size has no fitting divisor (prime or symbolic).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -73,7 +74,7 @@ def split_reductions(program: LoopProgram, sizes: SizeVars) -> list[str]:
         notes.append(
             f"{node.name}: {' x '.join(str(chunks.parts) for chunks in splits.values())} parts"
         )
-        across = _across(program, node, sizes)
+        across = _across(program, node, sizes) or _narrow(program, node, sizes) is not None
         known = isinstance(length_of_part(node, splits), int) and not any(
             chunks.uneven for chunks in splits.values()
         )
@@ -94,6 +95,9 @@ def _splits(
     )
     row = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r))
     across = _across(program, node, sizes)
+    narrow = None if across else _narrow(program, node, sizes)
+    if narrow is not None:
+        return _around_narrow(node, narrow, rows, row, sizes)
     if node.stores[0].reduce in PLACES:
         short = row < (LONG_COLUMN if across else LONG_ROW)
         if short or node.stores[0].value.dtype == torch.bool:
@@ -166,6 +170,37 @@ def _across(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> bool:
                 if flat.coefficient(p) == 1:
                     along[node.reduced[p]][p] += elements
     return max(along[False].values(), default=0) > max(along[True].values(), default=0)
+
+
+def _narrow(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> int | None:
+    """Returns the reduction dimension along which all loads that depend on it are contiguous, if it is
+    so short that a row's elements are scattered over memory: the channels of a group in
+    channels-last images."""
+    places = {p for p, reduced in enumerate(node.reduced) if reduced}
+    for p in places if len(places) > 1 else ():
+        size = node.sizes[p]
+        if not isinstance(size, int) or not 1 < size < COLUMNS_OF_A_PROGRAM:
+            continue
+        flats = [program.buffers[load.buffer].layout.flat(load.attr[1]) for load in node.loads()]
+        reading = [flat for flat in flats if places <= flat.variables()]
+        if reading and all(flat.coefficient(p) == 1 for flat in reading):
+            return p
+    return None
+
+
+def _around_narrow(
+    node: LoopNode, narrow: int, rows: int, row: int, sizes: SizeVars
+) -> ReductionSplits | None:
+    """Splits such a reduction: each of the short dimension's elements is a chunk of its own, as are
+    columns, and the other dimensions are split to keep the device busy."""
+    short = sizes.hint(node.sizes[narrow])
+    programs = -(-rows * short // COLUMNS_OF_A_PROGRAM)
+    if node.stores[0].reduce in PLACES or row // short < MIN_COLUMN or programs * 2 > PROGRAMS:
+        return None
+    wanted = min(PROGRAMS // programs, row // short // MIN_COLUMN_PART)
+    around = replace(node, reduced=tuple(r and p != narrow for p, r in enumerate(node.reduced)))
+    splits = _outermost(around, wanted, sizes, set()) if wanted > 1 else {}
+    return {narrow: ReductionSplit(short, 1), **splits}
 
 
 def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[int]:

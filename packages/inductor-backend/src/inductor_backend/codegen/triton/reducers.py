@@ -17,7 +17,7 @@ from inductor_backend.codegen.triton.expressions import TL_TYPES
 @dataclass(frozen=True, slots=True)
 class Reducer:
     """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their
-    positions; `{count}`: the length of the row; `{step}`: number of the loop's iteration, from 0.
+    positions; `{count}`: the length of the row; `{turn}`: the loop's iteration, from 0.
     """
 
     #: Before the loop.
@@ -145,15 +145,15 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     """For a row in one block: its mean, then the squares around it. Looped: each lane keeps its own
     mean and squares; the distances between the lanes' means are added at the end."""
     kind, out = TL_TYPES[value], TL_TYPES[result]
+    share = (
+        f"(tl.full([], 1, {kind}) / ({{turn}} + 1))"  # every lane that counts met so many elements
+    )
     return Reducer(
         tuple(f"{n}_{part} = tl.zeros({{shape}}, {kind})" for part in ("mean", "m2", "count")),
         (
             f"{n}_far = {{v}} - {n}_mean",
             f"{n}_count = tl.where({{mask}}, {n}_count + 1, {n}_count)",
-            (
-                f"{n}_mean = tl.where({{mask}}, {n}_mean + {n}_far / tl.maximum({n}_count, 1),"
-                f" {n}_mean)"
-            ),
+            (f"{n}_mean = tl.where({{mask}}, {n}_mean + {n}_far * {share}, {n}_mean)"),
             f"{n}_m2 = tl.where({{mask}}, {n}_m2 + {n}_far * ({{v}} - {n}_mean), {n}_m2)",
         ),
         (

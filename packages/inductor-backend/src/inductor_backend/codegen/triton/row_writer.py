@@ -127,6 +127,7 @@ class RowWriter:
                 at=at,
                 count=f"({addressing.size(reduced.numel)})",
                 rows=addressing.shape(addressing.tile.outer),
+                turn=f"start // {reduced.constant}",
                 last=f"({reduced.letter}index - start == {reduced.constant} - 1)",
             )
             self.out.line(text)

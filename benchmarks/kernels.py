@@ -1,0 +1,256 @@
+"""The kernels of one program on a GPU, ours beside torch.compile's.
+
+``python -m benchmarks kernels PROGRAM [PROGRAM ...] --against torch`` runs each compiler in a process
+of its own with empty caches, profiles some steps, and aligns the kernels (`kernel_alignment`). It
+prints
+
+- a line a compiler: milliseconds of a step, of it the device is busy, kernels, first call, peak;
+- the sections of a step with the largest difference. A section is a library call that both make, or
+  what runs between two of these. Ours has for each kernel its loops (a reduced one with ``*``),
+  blocks, microseconds a launch, the megabytes that it must move, and what share of the measured copy
+  bandwidth that is;
+- what the difference consists of, largest first, with the file that decides it.
+
+Programs are those of `gpu_programs` and the rows of `gpu`. Times are the device's, of a step without
+a profiler for the first line. CUDA graphs do not change names.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.kernel_alignment import DECIDED_BY, Launch, Section, align, causes, microseconds
+from benchmarks.timing import table
+
+#: Steps before the profile, and profiled.
+WARM_UP, PROFILED = 12, 3
+
+#: Sections and kernels of a section that are printed.
+SECTIONS, KERNELS = 14, 6
+
+
+def step_of(program: str, compiler: str) -> Callable[[], Any]:
+    """Returns a step of a program, compiled by ``ours``, ``torch``, ``torch:MODE`` or not at all."""
+    import torch
+
+    from benchmarks import gpu
+    from benchmarks.gpu_programs import PROGRAMS
+
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.manual_seed(0)
+    if program in PROGRAMS:
+        built = PROGRAMS[program].build("cuda", False)
+        run = gpu.compiled(compiler, built.target)
+        batches = built.batches
+        number = 0
+
+        def step() -> Any:
+            nonlocal number
+            number += 1
+            return built.step(run, batches[number % len(batches)])
+
+        return step
+    function, inputs, parameters = gpu.to_device(program, *gpu.prepare(program))
+    training = gpu.ROWS[program][1]
+    return gpu.step_of(gpu.compiled(compiler, function), inputs, parameters, training)
+
+
+class _Rows(logging.Handler):
+    """Collects the rows of inductor's kernel tables by kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, tuple[int, str]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _, kernels = record.args  # type: ignore[misc]
+        for row in kernels.rows:  # type: ignore[attr-defined]
+            blocks = " ".join(f"{name}={size}" for name, size in row.blocks.items())
+            self.rows[row.name] = (row.nbytes, f"{row.loops} {blocks}")
+
+
+def profiled(program: str, compiler: str) -> dict[str, Any]:
+    """The figures and the launches of a step (in a process of its own)."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from benchmarks import gpu
+    from benchmarks.measured_steps import cuda_graphs
+
+    collected = _Rows()
+    logger = logging.getLogger("tracer_core.kernels")
+    logger.addHandler(collected)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    step = step_of(program, compiler)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    with harness.alone():
+        latency, back_to_back = gpu.timed(step)
+        with profile(activities=[ProfilerActivity.CUDA]) as result:
+            for _ in range(PROFILED):
+                step()
+            torch.cuda.synchronize()
+        copy = _copy_bandwidth()
+    return {
+        "program": program,
+        "compiler": compiler,
+        "first_s": round(first, 2),
+        "latency_ms": round(latency, 4),
+        "back_to_back_ms": round(back_to_back, 4),
+        "peak_MiB": round(torch.cuda.max_memory_allocated() / 2**20, 1),
+        "copy_TB_s": round(copy / 1e12, 3),
+        "launches": _launches(result, collected.rows),
+        "cuda_graphs": cuda_graphs(),
+        "device": torch.cuda.get_device_name(0),
+        "versions": {"torch": torch.__version__},
+    }
+
+
+def _copy_bandwidth() -> float:
+    """Returns bytes read and written a second by a device copy of a gibibyte."""
+    import torch
+
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(6):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        target.copy_(source)
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last) / 1e3)
+    return 2 * source.numel() / statistics.median(times[1:])
+
+
+def _launches(result: Any, rows: dict[str, tuple[int, str]]) -> list[list[Any]]:
+    """Returns [name, microseconds, bytes, detail] of each launch of a step in order; the times are
+    medians over the steps where each has the same launches, those of the last step else."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        result.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text(encoding="utf-8"))["traceEvents"]
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset")
+    kernels = sorted((e for e in events if e.get("cat") in kinds), key=lambda event: event["ts"])
+    count = len(kernels) // PROFILED
+    steps = [kernels[number * count : (number + 1) * count] for number in range(PROFILED)]
+    equal = all([e["name"] for e in step] == [e["name"] for e in steps[0]] for step in steps)
+    answer = []
+    for place, event in enumerate(steps[-1]):
+        times = [step[place]["dur"] for step in steps] if equal else [event["dur"]]
+        nbytes, detail = rows.get(event["name"], (0, ""))
+        answer.append([event["name"][:150], round(statistics.median(times), 2), nbytes, detail])
+    return answer
+
+
+def report(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """The tables of one program."""
+    launches = [[Launch(*row) for row in result["launches"]] for result in (ours, theirs)]
+    sections = align(*launches)
+    lines = [f"## {ours['program']}: {ours['compiler']} beside {theirs['compiler']}", ""]
+    head = ["compiler", "in a row ms", "latency ms", "busy ms", "kernels", "first s", "peak MiB"]
+    rows = []
+    for result, of_step in zip((ours, theirs), launches, strict=True):
+        rows.append([result["compiler"], f"{result['back_to_back_ms']:.3f}", f"{result['latency_ms']:.3f}",
+                     f"{microseconds(of_step) / 1e3:.3f}", str(len(of_step)), f"{result['first_s']:.1f}",
+                     f"{result['peak_MiB']:.0f}"])  # fmt: skip
+    lines += [table(head, rows), ""]
+    lines += [f"cuda graphs: {line[:160]}" for line in ours["cuda_graphs"]]
+    for section in sections[:SECTIONS]:
+        if abs(section.difference) < 5:
+            break
+        lines += _described(section, ours["copy_TB_s"])
+    idle = [
+        max(0.0, result["back_to_back_ms"] * 1e3 - microseconds(of_step))
+        for result, of_step in zip((ours, theirs), launches, strict=True)
+    ]
+    rows = [["idle device", f"{idle[0] / 1e3:.3f}", f"{idle[1] / 1e3:.3f}", "", "", DECIDED_BY["idle device"]]]  # fmt: skip
+    for name, cause in causes(sections).items():
+        rows.append([name, f"{cause.ours / 1e3:.3f}", f"{cause.theirs / 1e3:.3f}", *map(str, cause.kernels),
+                     DECIDED_BY[name]])  # fmt: skip
+    rows.sort(key=lambda row: float(row[2]) - float(row[1]))
+    head = ["what", "ours ms", "theirs ms", "kernels", "theirs", "decided in"]
+    return "\n".join([*lines, "", "What the difference consists of:", "", table(head, rows), ""])
+
+
+def _described(section: Section, copy: float) -> list[str]:
+    """The lines of a section; microseconds are of one of its occurrences."""
+    count = section.count
+    ours, theirs = microseconds(section.ours), microseconds(section.theirs)
+    lines = [f"{section.difference / 1e3:+.3f} ms: {count} x ({ours / count:.1f} us, theirs {theirs / count:.1f})"]  # fmt: skip
+    for launch in sorted(section.ours, key=lambda item: -item.microseconds)[:KERNELS]:
+        share = ""
+        if launch.nbytes:
+            rate = launch.nbytes / launch.microseconds / 1e6
+            share = f" {launch.nbytes / count / 1e6:.1f} MB {rate / copy:.0%} of a copy"
+        lines.append(f"    ours   {launch.microseconds / count:8.1f} us  {launch.name[:70]} {launch.detail}{share}")  # fmt: skip
+    for launch in sorted(section.theirs, key=lambda item: -item.microseconds)[:KERNELS]:
+        lines.append(f"    theirs {launch.microseconds / count:8.1f} us  {launch.name[:100]}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Profiles what --out lacks, prints the tables; 1 if a process failed."""
+    parser = harness.options("kernels", __doc__, limit=240, again=False)
+    parser.add_argument("programs", nargs="+", metavar="PROGRAM")
+    parser.add_argument("--against", default="torch", help="torch, torch:MODE or eager")
+    parser.add_argument("--ours", default="ours", help="ours or ours:MODE")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes that compile side by side"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="a file with what was profiled (JSON)"
+    )
+    chosen = parser.parse_args(arguments)
+    stored: dict[str, Any] = {}
+    if chosen.out is not None and chosen.out.exists():
+        stored = json.loads(chosen.out.read_text(encoding="utf-8"))
+    wanted = [
+        (program, compiler)
+        for program in chosen.programs
+        for compiler in (chosen.ours, chosen.against)
+    ]
+    missing = [pair for pair in wanted if " @ ".join(pair) not in stored]
+    if missing:
+        harness.require_gpu()
+    with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(chosen.workers) as pool:
+        environment = {harness.ALONE: lock.name}
+        run = partial(harness.fresh, profiled, limit=chosen.limit, environment=environment)
+        waiting = [(pair, pool.submit(run, *pair)) for pair in missing]
+        for pair, future in waiting:
+            try:
+                stored[" @ ".join(pair)] = future.result()
+            except harness.Failed as error:
+                stored[" @ ".join(pair)] = {"failed": str(error)}
+            if chosen.out is not None:
+                chosen.out.write_text(json.dumps(stored), encoding="utf-8")
+    failed = False
+    for program in chosen.programs:
+        results = [stored[f"{program} @ {compiler}"] for compiler in (chosen.ours, chosen.against)]
+        if any("failed" in result for result in results):
+            failed = True
+            print(
+                f"## {program}: failed\n",
+                "\n".join(str(r["failed"]) for r in results if "failed" in r),
+            )
+        else:
+            print(report(*results), flush=True)
+    return int(failed)

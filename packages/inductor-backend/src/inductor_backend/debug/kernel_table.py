@@ -1,0 +1,86 @@
+"""Describes the generated kernels of a graph: what each computes, in which blocks, and the bytes that
+it must move. Logged under the category "kernels"; ``python -m benchmarks kernels`` reads the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inductor_backend.ir.index_expr import product
+
+if TYPE_CHECKING:
+    from inductor_backend.compilation import Compilation
+    from inductor_backend.ir.nodes import LoopNode
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One launch of a generated kernel, at the captured sizes."""
+
+    #: The kernel's name, as a profiler prints it.
+    name: str
+    #: The short names of the operators that it computes.
+    operators: tuple[str, ...]
+    #: The user's lines.
+    frames: tuple[str, ...]
+    #: The loops, a reduced one followed by ``*``.
+    loops: str
+    #: Block sizes and warps; empty for C++.
+    blocks: Mapping[str, int]
+    #: Bytes of the buffers that it touches, each counted once, at most an element for each point of
+    #: the loops.
+    nbytes: int
+
+    def __str__(self) -> str:
+        blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
+        return f"{self.name}: {self.loops} {blocks} {self.nbytes / 1e6:.3f} MB  {'; '.join(self.frames)}"
+
+
+class KernelTable:
+    """The rows of a graph, in launch order; a line each as text."""
+
+    def __init__(self, rows: Sequence[KernelRow]) -> None:
+        self.rows = tuple(rows)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.rows))
+
+
+def kernel_table(c: Compilation) -> KernelTable:
+    """Returns the table of a compilation whose module is written."""
+    assert c.module is not None
+    rows = []
+    for group, kernel in zip(c.plan.groups, c.kernels, strict=True):
+        if kernel is None or group.domain is None:
+            continue
+        name, _ = c.module.kernels[c.module.key(kernel)]
+        origins = [origin for node in group.loops for origin in node.origins]
+        loops = ", ".join(
+            f"{c.sizes.hint(size)}{'*' if reduced else ''}"
+            for size, reduced in zip(group.domain.sizes, group.domain.reduced, strict=True)
+        )
+        blocks = dict(getattr(kernel, "constants", ()))
+        if blocks:
+            blocks["warps"] = kernel.warps  # type: ignore[attr-defined]
+        rows.append(
+            KernelRow(
+                name,
+                tuple(dict.fromkeys(origin.op for origin in origins)),
+                tuple(dict.fromkeys(o.user_frame for o in origins if o.user_frame)),
+                f"[{loops}]",
+                blocks,
+                _nbytes(c, group.loops, kernel.pointers),
+            )
+        )
+    return KernelTable(rows)
+
+
+def _nbytes(c: Compilation, loops: Sequence[LoopNode], pointers: Sequence[str]) -> int:
+    """Returns the bytes of the storages; of a larger one an element for each point of the loops."""
+    points = max(c.sizes.hint(product(node.sizes)) for node in loops)
+    buffers = [c.program.buffers[name] for name in pointers if name in c.program.buffers]
+    return sum(
+        min(c.sizes.hint(buffer.layout.numel), points) * buffer.dtype.itemsize for buffer in buffers
+    )
