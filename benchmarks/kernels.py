@@ -87,7 +87,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     from benchmarks import gpu
-    from benchmarks.measured_steps import cuda_graphs
+    from benchmarks.measured_steps import counting, counts
 
     collected = _Rows()
     logger = logging.getLogger("tracer_core.kernels")
@@ -96,12 +96,13 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     logger.propagate = False
     step = step_of(program, compiler)
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    first = time.perf_counter() - start
-    for _ in range(WARM_UP):
+    with counting(compiler.startswith("ours")) as counted:
+        start = time.perf_counter()
         step()
+        torch.cuda.synchronize()
+        first = time.perf_counter() - start
+        for _ in range(WARM_UP):
+            step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     step()
@@ -123,7 +124,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
         "peak_MiB": round(peak / 2**20, 1),
         "copy_TB_s": round(copy / 1e12, 3),
         "launches": _launches(result, collected.rows),
-        "cuda_graphs": cuda_graphs(),
+        **({"cuda_graphs": []} | counts(*counted)),
         "device": torch.cuda.get_device_name(0),
         "versions": {"torch": torch.__version__},
     }
@@ -181,6 +182,11 @@ def report(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
                      f"{result['peak_MiB']:.0f}"])  # fmt: skip
     lines += [table(head, rows), ""]
     lines += [f"cuda graphs: {line[:160]}" for line in ours["cuda_graphs"]]
+    lines += [f"fallback: {line[:240]}" for line in ours.get("fallbacks", ())]
+    if ours.get("breaks"):
+        lines.append(
+            f"{ours['graphs']} graphs, {ours['breaks']} breaks: {', '.join(ours['kinds'])}"
+        )
     for section in sections[:SECTIONS]:
         if abs(section.difference) < 5:
             break
