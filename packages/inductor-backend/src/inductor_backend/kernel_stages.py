@@ -17,7 +17,7 @@ from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
-from inductor_backend.schedule.atomics import scatter_in_any_order
+from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
@@ -227,6 +227,7 @@ def load(c: Compilation) -> None:
         c.program.constants,
         str(c.target.device) if c.target.device.type == "cuda" else None,
         c.natives,
+        deterministic=not scatters_atomically(c.program),
     )
     c.runner = runner_of(namespace, artifact)
 
