@@ -26,6 +26,7 @@ from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs, native_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.rounding import insert_rounding
+from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
@@ -68,9 +69,11 @@ def scatter_atomically(c: Compilation) -> None:
 
 
 def split_long_reductions(c: Compilation) -> None:
-    """Splits long reductions of few rows in two, to keep the device busy."""
+    """Unrolls very short reductions, and splits long ones of few rows in two, to keep the device
+    busy."""
     count = len(c.program.buffers)
-    c.fused = split_reductions(c.program, c.sizes)
+    c.fused = unroll_short_reductions(c.program, c.sizes)
+    c.fused += split_reductions(c.program, c.sizes)
     if c.outline is not None:
         assert c.lowered is not None
         note_instances(c.program, c.lowered.instances, list(c.program.buffers)[count:])
