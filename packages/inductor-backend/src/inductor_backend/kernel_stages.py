@@ -17,7 +17,7 @@ from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
-from inductor_backend.schedule.atomics import scatter_in_any_order
+from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
@@ -27,6 +27,7 @@ from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs, native_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.rounding import insert_rounding
+from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
@@ -74,9 +75,11 @@ def choose_buffer_layouts(c: Compilation) -> None:
 
 
 def split_long_reductions(c: Compilation) -> None:
-    """Splits long reductions of few rows in two, to keep the device busy."""
+    """Unrolls very short reductions, and splits long ones of few rows in two, to keep the device
+    busy."""
     count = len(c.program.buffers)
-    c.fused = split_reductions(c.program, c.sizes)
+    c.fused = unroll_short_reductions(c.program, c.sizes)
+    c.fused += split_reductions(c.program, c.sizes)
     if c.outline is not None:
         assert c.lowered is not None
         note_instances(c.program, c.lowered.instances, list(c.program.buffers)[count:])
@@ -233,6 +236,7 @@ def load(c: Compilation) -> None:
         c.program.constants,
         str(c.target.device) if c.target.device.type == "cuda" else None,
         c.natives,
+        deterministic=not scatters_atomically(c.program),
     )
     c.runner = runner_of(namespace, artifact)
 

@@ -8,14 +8,9 @@ from inductor_backend.ir.index_expr import Expr, exact_quotient, known_le, produ
 from inductor_backend.ir.nodes import LoopNode, LoopProgram
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.value_cost import CHEAP, cost, is_cheap, load_count
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.limits import MAX_BODY_VALUES
-
-#: Below this cost, recomputing is cheaper than storing and loading the result.
-CHEAP = 8
-
-#: Most loads in a body that is recomputed.
-CHEAP_LOADS = 3
 
 #: On a GPU launch overhead dominates for tensors this small (one value per channel): recomputing
 #: them, up to this cost, is cheaper.
@@ -26,31 +21,12 @@ SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
 LAUNCH_INSTRUCTIONS = 1 << 25
 
 
-def cost(value: Value) -> int:
-    """Estimates the scalar instructions to compute the value once, not counting loads, nor rounding,
-    which a store would do, too."""
-    return sum(
-        OPS[v.name].cost
-        for v in topological([value])
-        if v.name not in ("load", "constant", "index", "round_to")
-    )
-
-
 def node_cost(node: LoopNode) -> int:
     """Estimates the instructions of a node's costly functions, which C++ expands where they stand."""
     values = topological(store.value for store in node.stores)
     return sum(
         OPS[v.name].cost for v in values if v.name in OPS and OPS[v.name].cost > OPS["div"].cost
     )
-
-
-def load_count(value: Value) -> int:
-    return sum(1 for v in topological([value]) if v.name in ("load", "masked_load"))
-
-
-def is_cheap(value: Value) -> bool:
-    """Returns whether recomputing the value costs no more than a load or two."""
-    return cost(value) <= CHEAP and load_count(value) <= CHEAP_LOADS
 
 
 def worth_inlining(
