@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 from inductor_backend import stages
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
+from inductor_backend.codegen.triton.block_sizes import MAX_PERSISTENT
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
@@ -25,6 +26,7 @@ from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs, native_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
+from inductor_backend.schedule.online_softmax import merge_online
 from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
@@ -68,9 +70,10 @@ def scatter_atomically(c: Compilation) -> None:
 
 
 def split_long_reductions(c: Compilation) -> None:
-    """Splits long reductions of few rows in two, to keep the device busy."""
+    """Merges reductions of a softmax; splits long ones of few rows, to keep the device busy."""
     count = len(c.program.buffers)
-    c.fused = split_reductions(c.program, c.sizes)
+    c.fused = merge_online(c.program, c.sizes, MAX_PERSISTENT)
+    c.fused += split_reductions(c.program, c.sizes)
     if c.outline is not None:
         assert c.lowered is not None
         note_instances(c.program, c.lowered.instances, list(c.program.buffers)[count:])
