@@ -73,6 +73,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "flex_attention by mask and length, beside torch.compile",
     ),
     "gpu": ("gpu:main", "on a GPU: inference and training, eager and torch.compile beside ours"),
+    "gpu_zoo": (
+        "gpu_zoo:main",
+        "on a GPU: the programs of gpu_programs beside torch.compile's modes",
+    ),
     "cudagraphs": ("gpu:cudagraphs", "on a GPU: the cudagraphs backend beside eager"),
     "kernels": ("kernels:main", "on a GPU: a program's kernels beside torch.compile's, aligned"),
     "gpu_tutorial": ("gpu:tutorial", "on a GPU: PyTorch's tutorial, densenet121"),

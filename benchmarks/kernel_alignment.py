@@ -137,7 +137,7 @@ def _sections(ours: Sequence[Launch], theirs: Sequence[Launch]) -> Iterator[Sect
         for launches, numbers in zip((ours, theirs), places, strict=True)
     ]
     begin = [0, 0]
-    blocks = SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(None, kinds[0], kinds[1], autojunk=False).get_matching_blocks()
     for block in blocks:
         for step in range(block.size):
             a, b = places[0][block.a + step], places[1][block.b + step]

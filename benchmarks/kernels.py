@@ -22,6 +22,7 @@ import logging
 import statistics
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,13 +72,13 @@ class _Rows(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: dict[str, tuple[int, str]] = {}
+        self.rows: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
 
     def emit(self, record: logging.LogRecord) -> None:
-        _, kernels = record.args  # type: ignore[misc]
-        for row in kernels.rows:  # type: ignore[attr-defined]
+        arguments: Any = record.args
+        for row in arguments[1].rows:
             blocks = " ".join(f"{name}={size}" for name, size in row.blocks.items())
-            self.rows[row.name] = (row.nbytes, f"{row.loops} {blocks}")
+            self.rows[row.name].append((row.nbytes, f"{row.loops} {blocks}"))
 
 
 def profiled(program: str, compiler: str) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     from benchmarks import gpu
-    from benchmarks.measured_steps import cuda_graphs
+    from benchmarks.measured_steps import counting, counts
 
     collected = _Rows()
     logger = logging.getLogger("tracer_core.kernels")
@@ -95,14 +96,18 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     logger.propagate = False
     step = step_of(program, compiler)
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    first = time.perf_counter() - start
-    for _ in range(WARM_UP):
+    with counting(compiler.startswith("ours")) as counted:
+        start = time.perf_counter()
         step()
+        torch.cuda.synchronize()
+        first = time.perf_counter() - start
+        for _ in range(WARM_UP):
+            step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated()
     with harness.alone():
         latency, back_to_back = gpu.timed(step)
         with profile(activities=[ProfilerActivity.CUDA]) as result:
@@ -116,10 +121,10 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
         "first_s": round(first, 2),
         "latency_ms": round(latency, 4),
         "back_to_back_ms": round(back_to_back, 4),
-        "peak_MiB": round(torch.cuda.max_memory_allocated() / 2**20, 1),
+        "peak_MiB": round(peak / 2**20, 1),
         "copy_TB_s": round(copy / 1e12, 3),
         "launches": _launches(result, collected.rows),
-        "cuda_graphs": cuda_graphs(),
+        **({"cuda_graphs": []} | counts(*counted)),
         "device": torch.cuda.get_device_name(0),
         "versions": {"torch": torch.__version__},
     }
@@ -139,10 +144,10 @@ def _copy_bandwidth() -> float:
         last.record()
         last.synchronize()
         times.append(first.elapsed_time(last) / 1e3)
-    return 2 * source.numel() / statistics.median(times[1:])
+    return 2 * source.numel() / float(statistics.median(times[1:]))
 
 
-def _launches(result: Any, rows: dict[str, tuple[int, str]]) -> list[list[Any]]:
+def _launches(result: Any, rows: dict[str, list[tuple[int, str]]]) -> list[list[Any]]:
     """Returns [name, microseconds, bytes, detail] of each launch of a step in order; the times are
     medians over the steps where each has the same launches, those of the last step else."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -154,9 +159,12 @@ def _launches(result: Any, rows: dict[str, tuple[int, str]]) -> list[list[Any]]:
     steps = [kernels[number * count : (number + 1) * count] for number in range(PROFILED)]
     equal = all([e["name"] for e in step] == [e["name"] for e in steps[0]] for step in steps)
     answer = []
+    turns: Counter[str] = Counter()  # a kernel of several sizes has a row a launch, in launch order
     for place, event in enumerate(steps[-1]):
         times = [step[place]["dur"] for step in steps] if equal else [event["dur"]]
-        nbytes, detail = rows.get(event["name"], (0, ""))
+        described = rows.get(event["name"]) or [(0, "")]
+        nbytes, detail = described[turns[event["name"]] % len(described)]
+        turns[event["name"]] += 1
         answer.append([event["name"][:150], round(statistics.median(times), 2), nbytes, detail])
     return answer
 
@@ -174,6 +182,11 @@ def report(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
                      f"{result['peak_MiB']:.0f}"])  # fmt: skip
     lines += [table(head, rows), ""]
     lines += [f"cuda graphs: {line[:160]}" for line in ours["cuda_graphs"]]
+    lines += [f"fallback: {line[:240]}" for line in ours.get("fallbacks", ())]
+    if ours.get("breaks"):
+        lines.append(
+            f"{ours['graphs']} graphs, {ours['breaks']} breaks: {', '.join(ours['kinds'])}"
+        )
     for section in sections[:SECTIONS]:
         if abs(section.difference) < 5:
             break

@@ -9,6 +9,13 @@ import random
 from functools import partial
 from typing import Any
 
+from benchmarks.gpu_programs.parts import (
+    image_inference,
+    image_training,
+    language_training,
+    loss_of_next_tokens,
+    node_classification,
+)
 from benchmarks.gpu_programs.program import SEED, Batch, GpuProgram, Precision, ProgramParts
 
 
@@ -29,20 +36,14 @@ def _nanogpt(small: bool) -> ProgramParts:
     rows, length, classes = (2, 32, 512) if small else (8, 1024, 50304)
     layers, width, heads = (2, 64, 4) if small else (12, 768, 6)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         tokens = torch.randint(0, classes, (rows, length + 1))
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return ProgramParts(Gpt(layers, width, heads, classes, length), draw)
-
-
-def _labelled(run: Any, tokens: Any) -> Any:
-    """The loss of a language model of transformers."""
-    return run(input_ids=tokens, labels=tokens).loss
+    return ProgramParts(Gpt(layers, width, heads, classes, length), make_batch)
 
 
 def _qwen3(small: bool) -> ProgramParts:
-    import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     sizes = {"num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 3072,
@@ -52,12 +53,7 @@ def _qwen3(small: bool) -> ProgramParts:
                    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
                    "vocab_size": 512}  # fmt: skip
     config = Qwen3Config(use_cache=False, **(small_sizes if small else sizes))
-    shape = (2, 32) if small else (4, 1024)
-    return ProgramParts(
-        Qwen3ForCausalLM(config),
-        lambda number: (torch.randint(0, config.vocab_size, shape),),
-        _labelled,
-    )
+    return language_training(Qwen3ForCausalLM(config), *((2, 32) if small else (4, 1024)))
 
 
 #: Batches of `_gpt_new_lengths`, each of another length.
@@ -73,10 +69,10 @@ def _gpt_new_lengths(small: bool) -> ProgramParts:
     config = GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **sizes)
     lengths = random.Random(SEED).sample(range(20, 90) if small else range(200, 331), _LENGTHS)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return (torch.randint(0, config.vocab_size, (2 if small else 8, lengths[number])),)
 
-    return ProgramParts(GPT2LMHeadModel(config), draw, _labelled)
+    return ProgramParts(GPT2LMHeadModel(config), make_batch, loss_of_next_tokens)
 
 
 def _lstm(small: bool, *, training: bool) -> ProgramParts:
@@ -87,7 +83,7 @@ def _lstm(small: bool, *, training: bool) -> ProgramParts:
 
     rows, length, classes, width = (2, 12, 100, 16) if small else (16, 128, 10_000, 512)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return (torch.randint(0, classes, (rows, length)),)
 
     def loss(run: Any, tokens: Any) -> Any:
@@ -95,7 +91,7 @@ def _lstm(small: bool, *, training: bool) -> ProgramParts:
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     model = LstmLanguageModel(classes, width)
-    return ProgramParts(model, draw, loss) if training else ProgramParts(model, draw)
+    return ProgramParts(model, make_batch, loss) if training else ProgramParts(model, make_batch)
 
 
 # Images ------------------------------------------------------------------------------------------
@@ -120,7 +116,7 @@ def _dit(small: bool, *, training: bool) -> ProgramParts:
     rows, size = (2, 8) if small else (16, 32)
     model = Dit(2, 64, 4, size) if small else Dit(12, 768, 12, size)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         latents = torch.randn(rows, 4, size, size)
         inputs = latents, torch.randint(0, 1000, (rows,)), torch.randint(0, 1000, (rows,))
         return (*inputs, torch.randn_like(latents)) if training else inputs
@@ -128,23 +124,13 @@ def _dit(small: bool, *, training: bool) -> ProgramParts:
     def loss(run: Any, latents: Any, steps: Any, labels: Any, noise: Any) -> Any:
         return F.mse_loss(run(latents, steps, labels), noise)
 
-    return ProgramParts(model, draw, loss) if training else ProgramParts(model, draw)
+    return ProgramParts(model, make_batch, loss) if training else ProgramParts(model, make_batch)
 
 
 def _resnet50(small: bool) -> ProgramParts:
-    import torch
-    import torch.nn.functional as F
     from torchvision.models import resnet50
 
-    rows, size = (4, 64) if small else (32, 224)
-
-    def draw(number: int) -> Batch:
-        return torch.randn(rows, 3, size, size), torch.randint(0, 1000, (rows,))
-
-    def loss(run: Any, images: Any, labels: Any) -> Any:
-        return F.cross_entropy(run(images), labels)
-
-    return ProgramParts(resnet50(), draw, loss)
+    return image_training(resnet50(), *((4, 64) if small else (32, 224)))
 
 
 def _mixer(small: bool) -> ProgramParts:
@@ -154,7 +140,7 @@ def _mixer(small: bool) -> ProgramParts:
     rows, size, blocks, width = (2, 32, 2, 64) if small else (32, 224, 12, 768)
     model = MlpMixer(img_size=size, patch_size=16, num_blocks=blocks, embed_dim=width)
     torch.nn.init.normal_(model.head.weight, std=0.02)  # timm's is zero, and so would outputs be
-    return ProgramParts(model, lambda number: (torch.randn(rows, 3, size, size),))
+    return image_inference(model, rows, size)
 
 
 # Sound -------------------------------------------------------------------------------------------
@@ -174,13 +160,13 @@ def _wav2vec2(small: bool) -> ProgramParts:
     )  # fmt: skip
     rows, samples = (2, 2000) if small else (4, 160_000)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         return torch.randn(rows, samples), torch.randint(0, 12, (rows,))
 
     def loss(run: Any, sound: Any, labels: Any) -> Any:
         return run(sound, labels=labels).loss
 
-    return ProgramParts(Wav2Vec2ForSequenceClassification(config), draw, loss)
+    return ProgramParts(Wav2Vec2ForSequenceClassification(config), make_batch, loss)
 
 
 def _whisper_encoder(small: bool) -> ProgramParts:
@@ -206,22 +192,18 @@ def _whisper_encoder(small: bool) -> ProgramParts:
 
 def _message_passing(small: bool, *, training: bool) -> ProgramParts:
     import torch
-    import torch.nn.functional as F
 
     from benchmarks.gpu_programs.issue_models import MessagePassing
 
     nodes, edges, width, layers = (60, 300, 16, 2) if small else (50_000, 300_000, 128, 6)
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         ends = torch.randint(0, nodes, (2, edges))
         inputs = torch.randn(nodes, 32), ends[0].clone(), ends[1].clone()
         return (*inputs, torch.randint(0, 10, (nodes,))) if training else inputs
 
-    def loss(run: Any, features: Any, source: Any, destination: Any, labels: Any) -> Any:
-        return F.cross_entropy(run(features, source, destination), labels)
-
     model = MessagePassing(32, width, layers, 10)
-    return ProgramParts(model, draw, loss) if training else ProgramParts(model, draw)
+    return node_classification(model, make_batch) if training else ProgramParts(model, make_batch)
 
 
 def _heat_equation(small: bool) -> ProgramParts:
@@ -240,11 +222,11 @@ def _gaussian_process(small: bool) -> ProgramParts:
 
     points = 40 if small else 512
 
-    def draw(number: int) -> Batch:
+    def make_batch(number: int) -> Batch:
         inputs = torch.rand(points, 4) * 4
         return inputs, inputs.sin().sum(-1) + 0.3 * torch.randn(points)
 
-    return ProgramParts(GaussianProcess(4), draw)
+    return ProgramParts(GaussianProcess(4), make_batch)
 
 
 PROGRAMS: tuple[GpuProgram, ...] = (

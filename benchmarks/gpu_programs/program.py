@@ -2,7 +2,7 @@
 
 In: `ProgramParts`, which a function of the program makes on the CPU in float32. Out: `GpuProgram`,
 whose `build` returns a `BuiltProgram`: the parts on a device, in the program's precision and memory
-format. What always holds: weights and inputs are drawn from one seed on the CPU, so that every
+format. What always holds: weights and inputs come from one seed on the CPU, so that every
 process and device has the same; nothing is downloaded; dropout is 0; importing this imports no torch.
 
 Programs in float32 expect a caller that allows TF32.
@@ -37,12 +37,12 @@ def call_with_batch(run: Callable[..., Any], *batch: Any) -> Any:
 class ProgramParts:
     """What a program consists of, on the CPU in float32.
 
-    target: a module or a function. draw(number): the inputs of batch `number`. call(run, *batch):
+    target: a module or a function. make_batch(number): the inputs of batch `number`. call(run, *batch):
     calls the target, or its compiled form, and returns outputs or, in training, the loss.
     """
 
     target: Any
-    draw: Callable[[int], Batch]
+    make_batch: Callable[[int], Batch]
     call: Callable[..., Any] = call_with_batch
 
 
@@ -67,8 +67,8 @@ class BuiltProgram:
         """Makes one iteration with `run`, which is the target or its compiled form.
 
         Returns:
-            Inference: the outputs. Training: the loss, with gradients on the target's parameters;
-            those of programs with an optimizer are clipped, and the parameters are updated.
+            Inference: the outputs. Training: the loss, with gradients on the parameters that it
+            depends on; with an optimizer they are clipped, and the parameters are updated.
         """
         import torch
 
@@ -95,7 +95,7 @@ class BuiltProgram:
         target = self.target
         if isinstance(target, torch.nn.Module):
             target = copy.deepcopy(target).double()
-        batches = [_placed(batch, None, torch.float64) for batch in self.batches]
+        batches = [_moved(batch, None, torch.float64) for batch in self.batches]
         optimizer = None if self.optimizer is None else _fused_adamw(target)
         return replace(
             self, target=target, batches=batches, precision="float64", optimizer=optimizer
@@ -118,7 +118,9 @@ class GpuProgram:
     backward. half: the issue's own rows, those that rules are tuned on, or those looked at only at
     the end. parts(small): makes the program; small: the same structure, a second on a CPU.
     channels_last: images and convolutions have that memory format. optimizer: an iteration clips
-    the gradients and steps fused AdamW. batch_count: batches that `build` draws.
+    the gradients and steps fused AdamW. batch_count: batches that `build` makes. discontinuous:
+    rounding changes a decision (which expert a token goes to), so that in low precision one
+    program's error may be many times another's and neither is wrong.
     """
 
     name: str
@@ -130,6 +132,7 @@ class GpuProgram:
     channels_last: bool = False
     optimizer: bool = False
     batch_count: int = 2
+    discontinuous: bool = False
 
     def build(self, device: str, small: bool = False) -> BuiltProgram:
         """The program on `device`, with the same weights and inputs each time."""
@@ -148,7 +151,7 @@ class GpuProgram:
             target = target.to(device=device, dtype=dtype).to(memory_format=format_)
             target.train(self.training)
         batches = [
-            _placed(parts.draw(number), device, dtype, format_)
+            _moved(parts.make_batch(number), device, dtype, format_)
             for number in range(self.batch_count)
         ]
         optimizer = _fused_adamw(target) if self.optimizer else None
@@ -167,13 +170,13 @@ def _dtype(precision: Precision) -> torch.dtype:
     return dtype
 
 
-def _placed(
+def _moved(
     batch: Batch, device: str | None, dtype: torch.dtype, format_: torch.memory_format | None = None
 ) -> Batch:
     """The inputs on `device`, floating-point tensors in `dtype`, images in the memory format."""
     import torch
 
-    def place(value: Any) -> Any:
+    def move(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         value = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
@@ -181,7 +184,7 @@ def _placed(
             value = value.contiguous(memory_format=format_)
         return value
 
-    return tuple(place(value) for value in batch)
+    return tuple(move(value) for value in batch)
 
 
 def _fused_adamw(module: torch.nn.Module) -> torch.optim.Optimizer:

@@ -48,6 +48,16 @@ def error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     )
 
 
+def test_two_halves_of_twenty_programs_have_all_precisions_and_training() -> None:
+    for half in ("open", "held_out"):
+        programs = [program for program in PROGRAMS.values() if program.half == half]
+        assert len(programs) == 20
+        assert 8 <= sum(program.training for program in programs) <= 12
+        assert {program.precision for program in programs} == {
+            "float32", "autocast", "bfloat16", "float16",
+        }  # fmt: skip
+
+
 def test_importing_the_programs_imports_no_torch() -> None:
     text = "import sys, benchmarks.gpu_programs; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", text], check=True)
@@ -60,7 +70,7 @@ def test_a_compiled_program_has_eagers_outputs_and_gradients(name: str) -> None:
     exact = results(reference, reference.target)
     eager_error = error(results(eager, eager.target), exact)
     ours_error = error(results(compiled, tracer_core.compile(compiled.target)), exact)
-    assert ours_error <= 3 * eager_error + 1e-5
+    assert PROGRAMS[name].discontinuous or ours_error <= 3 * eager_error + 1e-5
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from cudagraphs_backend.capturability import Traits
+from cudagraphs_backend.device import Timing
 from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.policy import CpuBoundCheck
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
 from tests.cudagraphs.test_training import Net, seeded
@@ -53,13 +55,27 @@ def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
     simulated.simulated.seconds = seconds
     others = list(_runners())  # of tests before, not collected yet
     compiled = simulated.compile(program, **UNQUERIED)
-    calls(compiled, simulated)
+    calls(
+        compiled, simulated, 80 if seconds[1] is None else 8
+    )  # the device is waited for that long
     simulated.simulated.seconds = (1e-3, 1e-3)
     calls(compiled, simulated)
     assert simulated.recordings == 0
     (runner,) = (runner for runner in _runners() if all(runner is not other for other in others))
     (entry,) = runner._entries.values()
     assert reason in entry.reason
+
+
+def test_launches_leave_gaps_that_count():
+    """A device that sets the pace idles between launches: 200 of them cost 4 % of 5 ms, 20 do not."""
+    for launches, pays in ((200, True), (20, False)):
+        check = CpuBoundCheck(launches=launches)
+        unfinished = [None]
+        for _ in range(3):
+            check.add(Timing(1e-3, lambda: unfinished[0]))
+        assert check.against() is None and not check.decided
+        unfinished[0] = 5e-3
+        assert (check.against() is None) is pays and check.decided
 
 
 @pytest.mark.parametrize("pace", [(1e-3, 1e-3), (1e-3, 5e-3)], ids=["host", "device"])

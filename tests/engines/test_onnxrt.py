@@ -249,6 +249,19 @@ def test_logits_are_written_where_the_caller_gets_them(monkeypatch):
     ]
 
 
+def test_a_part_that_is_returned_keeps_its_name():
+    def program(x):
+        rows, columns = x.sin().split(2, 0), x.cos().unbind(1)
+        return rows[1], columns[0], rows[0] + 1
+
+    runner, extra = compiled("onnxrt", program, randn(4, 6))
+    for _ in range(2):
+        x = randn(4, 6)
+        for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+            torch.testing.assert_close(ours, expected)
+    assert runner.fallback is None
+
+
 def test_parts_of_a_size_known_at_run_time_only():
     program = lambda x: [part * 2 for part in x.split(3, 1)]
     runner, extra = compiled("onnxrt", program, randn(4, 6), dynamic=True)

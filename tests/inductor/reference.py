@@ -20,7 +20,7 @@ from inductor_backend.ir.ops import EXP_SUM, compute_dtype
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionPlan
-from inductor_backend.schedule.legality import Domain
+from inductor_backend.schedule.fusion_legality import Domain
 
 
 def _divide(rounding: str | None) -> Callable[..., torch.Tensor]:

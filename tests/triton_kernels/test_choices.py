@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from inductor_backend.codegen.triton.block_sizes import Axis, Tile, variants
-from inductor_backend.runtime.cuda import measurement
+from inductor_backend.runtime.cuda import measurement, measurement_store
 
 DEVICE = torch.device("cuda", 0)
 
@@ -21,15 +21,15 @@ DEVICE = torch.device("cuda", 0)
 @pytest.fixture
 def times(monkeypatch, tmp_path):
     actual = {}
-    monkeypatch.setattr(measurement, "_times", lambda ways: dict(actual))
-    monkeypatch.setattr(measurement, "_name", lambda key, device: key)
+    monkeypatch.setattr(measurement, "times", lambda ways: dict(actual))
+    monkeypatch.setattr(measurement_store, "_name", lambda key, device: key)
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     return actual
 
 
 def chosen(key="work"):
-    return measurement.chosen(key, DEVICE, dict, "some work")
+    return measurement_store.chosen(key, DEVICE, dict, "some work")
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_measured_once(times, tmp_path):
     assert chosen() == "b"
     times.update({"a": 0.1})
     assert chosen() == "b" and chosen("other") == "a"
-    assert json.loads(measurement._CHOICES.read("work"))["what"] == "some work"
+    assert json.loads(measurement_store._CHOICES.read("work"))["what"] == "some work"
 
 
 def test_a_damaged_file_is_measured_again(times, tmp_path):
     times.update({"a": 1.0})
     for text in (b"{", b"[]", b"{}"):
-        measurement._CHOICES.write("work", text)
+        measurement_store._CHOICES.write("work", text)
         assert chosen() == "a" and chosen() == "a"
     (tmp_path / "triton-choices" / "work").write_bytes(b"damaged")
     assert chosen() == "a" and chosen() == "a"

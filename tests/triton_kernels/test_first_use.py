@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 import triton
 from triton.runtime import driver as triton_driver
 
-from inductor_backend.runtime.cuda import build, measurement, requirements
+from inductor_backend.runtime.cuda import build, measurement_store, requirements
 from inductor_backend.runtime.cuda.build import load_kernels
 from inductor_backend.runtime.cuda.triton_compile import Kernel, target_of
 from tracer_core.plugin_api import BackendError
@@ -148,15 +148,15 @@ def test_a_cache_folder_that_cannot_be_written_to(machine, tmp_path, monkeypatch
     assert "compiled again in each process (no disk cache" in caplog.text
     assert os.path.isdir(os.environ["TRITON_CACHE_DIR"])
     # What max-autotune measures is not kept, and nothing fails.
-    assert measurement.stored("key", CUDA) is None
-    measurement.keep("key", CUDA, {"chosen": "a"})
-    assert measurement.stored("key", CUDA) == "a"  # in the temporary folder of this process
+    assert measurement_store.lookup("key", CUDA) is None
+    measurement_store.insert("key", CUDA, {"chosen": "a"})
+    assert measurement_store.lookup("key", CUDA) == "a"  # in the temporary folder of this process
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tracer_core.storage.store.os.replace", full)
-    measurement.keep("key", CUDA, {"chosen": "a"})
+    measurement_store.insert("key", CUDA, {"chosen": "a"})
     assert "not stored, and measured again" in caplog.text
 
 

@@ -296,7 +296,7 @@ def test_choices_are_stored(monkeypatch):
     expected = tracer_core.compile(program, mode="max-autotune")(x, w)
     torch.testing.assert_close(expected, program(x, w), atol=0.5, rtol=3e-2)
     tracer_core.reset()
-    monkeypatch.setattr(measurement, "_times", None)  # nothing is measured again
+    monkeypatch.setattr(measurement, "times", None)  # nothing is measured again
     torch.testing.assert_close(tracer_core.compile(program, mode="max-autotune")(x, w), expected)
 
 

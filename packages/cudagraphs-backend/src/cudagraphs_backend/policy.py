@@ -5,9 +5,9 @@ where it can be (`capturability`). Under the option `measured` (inductor's mode 
 also has `MIN_GRAPH_LAUNCHES` launches, and each size passes, in this order: the CPU-bound check, calls
 that fit its CUDA graphs, free memory, the number of captured sizes, and what would be copied.
 
-CPU-bound check: a CUDA graph pays only where the host, not the device, limits a graph's speed. It
-times plain runs until it can decide. Nothing waits for the device: a run that the device has not
-finished when its timing is read counts as device-bound."""
+CPU-bound check: a CUDA graph pays where the host, not the device, limits a graph's speed, or where
+the device idles between so many launches that it counts. It times plain runs. Nothing waits for the
+device: a run that it has not finished after `QUERIES` queries counts as device-bound."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ HOST_PART = 0.75
 
 #: The same of a graph with collectives, whose device also waits for slower ranks.
 HOST_PART_OF_RANKS = 0.5
+
+
+#: Seconds between two kernels that a replay saves, and the part of a run's device time that they must
+#: come to.
+LAUNCH_GAP, GAPS_PART = 1e-6, 0.03
+
+#: How often the timings are queried before the device has finished the runs.
+QUERIES = 64
 
 
 #: Why CUDA graphs do not pay, or "" where they do, by module and sizes.
@@ -87,6 +95,10 @@ class CpuBoundCheck:
     communicates: bool = False
     #: Gets the verdict.
     store: Callable[[str], None] | None = None
+    #: Kernels and operators of one run.
+    launches: int = 0
+    #: How often the timings were queried.
+    queries: int = 0
     timings: list[Timing] = field(default_factory=list)
     verdict: str | None = None
 
@@ -105,6 +117,10 @@ class CpuBoundCheck:
     def against(self) -> str | None:
         """Returns why a CUDA graph does not pay; None where it does, or where that is undecided."""
         if self.verdict is None and len(self.timings) >= RUNS:
+            self.queries += 1
+            unfinished = any(timing.device() is None for timing in self.timings)
+            if unfinished and self.queries < QUERIES:
+                return None
             self.verdict = self._evaluated()
             self.timings.clear()
             if self.store is not None:
@@ -119,7 +135,9 @@ class CpuBoundCheck:
         votes = 0
         for timing in self.timings:
             device = timing.device()
-            votes += device is not None and timing.host >= part * device
+            if device is not None:
+                gaps = self.launches * LAUNCH_GAP
+                votes += timing.host >= part * device or gaps >= GAPS_PART * device
         return "" if 2 * votes > len(self.timings) else "the device sets its pace, not the host"
 
 
@@ -168,10 +186,11 @@ class CapturePolicy:
         device: Device,
         communicates: bool,
         verdicts: Verdicts | None,
+        launches: int,
         visible: Callable[[Sequence[Result]], Sequence[Result]],
     ) -> None:
         self._spec, self._device, self._visible = spec, device, visible
-        self._communicates, self._verdicts = communicates, verdicts
+        self._communicates, self._verdicts, self._launches = communicates, verdicts, launches
         self.measured = options.measured
         #: How many runs of a size precede its capture.
         self.warmup = options.warmup
@@ -182,10 +201,10 @@ class CapturePolicy:
         """Returns the CPU-bound check of a size, decided already where an earlier process did."""
         verdicts = self._verdicts
         if verdicts is None or not self.measured:
-            return CpuBoundCheck(self._communicates)
-        known = verdicts.known(size)
+            return CpuBoundCheck(self._communicates, launches=self._launches)
+        store = lambda verdict: verdicts.store(size, verdict)
         return CpuBoundCheck(
-            self._communicates, lambda verdict: verdicts.store(size, verdict), verdict=known
+            self._communicates, store, self._launches, verdict=verdicts.known(size)
         )
 
     def pays(self, entry: GraphEntry) -> bool:

@@ -85,7 +85,7 @@ def runners() -> list[GraphedRunner]:
 class GraphedRunner:
     """Mutable: runs a graph by replaying CUDA graphs where it can; see the module's docstring.
     run_in_pools: `run` for a graph that announces from which pool its memory is to come
-    (`pool_assignment`). verdicts: of earlier processes."""
+    (`pool_assignment`). verdicts: of earlier processes. launches: of a run."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class GraphedRunner:
         options: CudaGraphsOptions,
         run_in_pools: pool_assignment.PoolRunner | None = None,
         verdicts: Verdicts | None = None,
+        launches: int = 0,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
         self._run_in_pools = run_in_pools
@@ -119,7 +120,7 @@ class GraphedRunner:
         self._operators, self._generators = traits.operators, traits.generators
         self._communicates = traits.communicates
         self._policy = CapturePolicy(
-            options, spec, state.device, traits.communicates, verdicts, self._visible
+            options, spec, state.device, traits.communicates, verdicts, launches, self._visible
         )
         self._entries: OrderedDict[Any, GraphEntry] = OrderedDict()
         self._reasons: dict[str, None] = {}

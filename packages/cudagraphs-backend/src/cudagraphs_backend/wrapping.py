@@ -71,7 +71,7 @@ def wrap(
         stored = isinstance(graph, Mapping)
         verdicts = Verdicts(module, spec.device, from_store=stored)
     run: RunFunction = GraphedRunner(
-        runner.run, traits, spec, state, options, run_in_pools, verdicts
+        runner.run, traits, spec, state, options, run_in_pools, verdicts, launches or 0
     )
     if numbers is not None:
         run = WithNumbers(run, state, numbers)

@@ -19,6 +19,7 @@ from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from inductor_backend.schedule.atomics import scatter_in_any_order
+from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
@@ -67,6 +68,11 @@ def fuse_call_epilogues(c: Compilation) -> None:
 def scatter_atomically(c: Compilation) -> None:
     """Lets scatters add in any order."""
     scatter_in_any_order(c.program)
+
+
+def choose_buffer_layouts(c: Compilation) -> None:
+    """Chooses the layouts of intermediate buffers; the same for all repeated subgraphs."""
+    c.fused = choose_layouts(c.program, c.sizes)
 
 
 def split_long_reductions(c: Compilation) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from onnxrt_backend.export import Exported
-from onnxrt_backend.torch_private import element_type, raw_binding, raw_device
+from onnxrt_backend.torch_private.onnx_exporter import element_type
+from onnxrt_backend.torch_private.ort_binding import raw_binding, raw_device
 from tracer_core.plugin_api import CompileSpec
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
 from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.means import means_are_pools
+from onnxrt_backend.torch_private.onnx_exporter import translate
 from onnxrt_backend.value_checks import fault, total
 from tracer_core.plugin_api import add_value_check, contiguous_graph, promote
 
@@ -39,4 +39,4 @@ def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     check = add_value_check(result.graph, fault, graph, total)
     means_are_pools(result.graph)
     promote(result.graph)
-    return Exported(torch_private.translate(result.graph, name), result, check)
+    return Exported(translate(result.graph, name), result, check)

@@ -15,7 +15,7 @@ import torch
 from onnxrt_backend.binding import BoundSession
 from onnxrt_backend.export import Exported
 from onnxrt_backend.session import session
-from onnxrt_backend.torch_private import element_type
+from onnxrt_backend.torch_private.onnx_exporter import element_type
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner, stage
 
 #: dtypes that tensors and NumPy arrays share.

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from onnxrt_backend import torch_private
 from onnxrt_backend.attention import unsupported
 from onnxrt_backend.bounds import single_bound
 from onnxrt_backend.single_op_session import build
+from onnxrt_backend.torch_private.onnx_exporter import has_translation
 from onnxrt_backend.value_checks import positions_are_read
 from tracer_core.plugin_api import is_random, op_support_check
 
@@ -91,7 +91,7 @@ def supports(node: torch.fx.Node) -> str | None:
         return _LOSES
     if (special := _special(node)) is not None:
         return special
-    if not torch_private.has_translation(target):
+    if not has_translation(target):
         return "torch.onnx has no translation of it"
     answer: str | None = _probe(node)
     return answer

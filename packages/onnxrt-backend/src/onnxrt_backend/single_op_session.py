@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
 from onnxrt_backend.bounds import single_bounds
+from onnxrt_backend.torch_private.onnx_exporter import translate
 from onnxrt_backend.value_checks import fault, total
 from tracer_core.plugin_api import add_value_check, promote
 
@@ -34,7 +34,7 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
     settings.log_severity_level = 4
     settings.intra_op_num_threads = 1
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    model = torch_private.translate(graph, "one_node")
+    model = translate(graph, "one_node")
     session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     fed = {item.name for item in session.get_inputs()}
 

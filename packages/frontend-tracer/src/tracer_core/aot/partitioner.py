@@ -36,7 +36,7 @@ from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.norm_recomputation import Formula, formulas
-from tracer_core.aot.rng_saved import numbers, uses_accelerator_rng
+from tracer_core.aot.rng_saved import replayed_rng, worth_saving
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.softmax_recomputation import SoftmaxFormula, softmax_formulas
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
@@ -52,9 +52,6 @@ Node = torch.fx.Node
 _CHEAP = overloads_with(Trait.CHEAP)
 _DECISIONS = overloads_with(Trait.DECIDES)
 _EXACT = overloads_with(Trait.EXACT)
-
-#: Random numbers that no backward needs may take one part in so many of what is saved.
-_SHARE_OF_RNG = 16
 
 #: Writing a byte in the forward, or recomputing one by a function, costs as much as to save one part
 #: in so many of it.
@@ -201,14 +198,11 @@ class Partitioner:
         """Returns what is saved where a gradient of some outputs alone may need the random numbers
         that kernels have drawn: these too, unless that takes much more memory.
         """
-        if len(self.tangents) < 2 or not uses_accelerator_rng(self.joint.forward):
-            return default
-        rng_nodes = numbers(self.joint.forward)
+        rng_nodes = replayed_rng(self.joint.forward) if len(self.tangents) > 1 else []
         if set(rng_nodes) <= set(default):
             return default
         result = self._cut([*dict.fromkeys([*needed, *rng_nodes])], frozenset())
-        size = self._size(default)
-        return result if self._size(result) <= size + size // _SHARE_OF_RNG else default
+        return result if worth_saving(self._size(result), self._size(default)) else default
 
     def _chosen(
         self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]

@@ -1,14 +1,15 @@
-"""Finds the random numbers that a graph draws on accelerators among what its forward saves.
+"""Decides which random numbers that a graph draws on accelerators its forward saves, and finds them
+among what it saves.
 
 With them the captured graph runs again as it ran, whatever kernels have drawn the numbers
 (`rng_double_backward`). No state of a generator is needed, nor is a backend's promise to draw the same
-numbers twice.
+numbers twice. (No partition recomputes a random operator: `ops.traits.runs_once`.)
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ Node = torch.fx.Node
 
 #: In the meta of a node: permutes its dimensions into those of the operator that it stands for.
 ORDER = "tracer_order_of_draw"
+#: Random numbers that no backward needs may take one part in so many of what is saved.
+_SHARE_OF_RNG = 16
 #: Operators that attention with dropout has as its backward: they draw the forward's numbers again
 #: from its seed, which they are given.
 _SEEDED = frozenset({
@@ -45,16 +48,18 @@ def is_rng_node(node: Node) -> bool:
     return node.target not in _SEEDED and uses_rng(node.target, node.args)
 
 
-def numbers(nodes: Iterable[Node]) -> list[Node]:
+def replayed_rng(nodes: Collection[Node]) -> list[Node]:
     """Returns the values that hold the random numbers of a forward's nodes, as far as these
-    operators are known."""
-    return [
-        value
-        for node in nodes
-        if is_rng_node(node)
-        for value in _results(node) or ()
-        if value is not None
-    ]
+    operators are known; none where kernels draw as eager does."""
+    if not uses_accelerator_rng(nodes):
+        return []
+    values = (value for node in nodes if is_rng_node(node) for value in _results(node) or ())
+    return [value for value in values if value is not None]
+
+
+def worth_saving(size_with_rng: int, size: int) -> bool:
+    """Returns whether random numbers that no backward needs may join what is saved."""
+    return size_with_rng <= size + size // _SHARE_OF_RNG
 
 
 def rng_of(nodes: Iterable[Node], saved: Mapping[Node, int]) -> tuple[RngReplayNode, ...] | str:

@@ -20,7 +20,7 @@ from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import specification
 from inductor_backend.ir.nodes import BufferLayout, ExternNode, LoopProgram, Strided
-from inductor_backend.runtime.cuda import measurement
+from inductor_backend.runtime.cuda import measurement, measurement_store
 from inductor_backend.runtime.cuda.build import build_side_by_side
 from inductor_backend.runtime.cuda.triton_compile import Kernel
 from tracer_core.plugin_api import logger
@@ -83,7 +83,7 @@ def build_all(c: Compilation, choices: Sequence[TunedChoice]) -> None:
     missing = {
         key: choice
         for key, choice in by_key.items()
-        if measurement.stored(key, c.target.device) is None
+        if measurement_store.lookup(key, c.target.device) is None
     }
     specifications = [
         kernel
@@ -100,7 +100,7 @@ def choose(c: Compilation, choice: TunedChoice) -> str:
         return ATEN
     key = _key(c, choice)
     try:
-        return measurement.chosen(
+        return measurement_store.chosen(
             key, c.target.device, lambda: _candidates(c, choice), choice.what()
         )
     except torch.OutOfMemoryError:

@@ -28,8 +28,8 @@ from inductor_backend.runtime.cuda import tf32
 from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
+from inductor_backend.schedule.fusion_legality import Domain
 from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.legality import Domain
 from inductor_backend.schedule.matmul_loops import matmuls_as_loops
 from inductor_backend.torch_private import tf32_allowed
 from tracer_core.plugin_api import BackendError, logger

@@ -156,6 +156,36 @@ class Index:
                 return coefficient
         return 0
 
+    def step(self, position: int) -> Expr:
+        """Returns how far the second iteration of a loop is from its first one, the other loops at
+        theirs: the coefficient of its variable, and what divisions and remainders of it add.
+        """
+        result: Expr = 0
+        for atom, coefficient in self.terms.items():
+            if isinstance(atom, Var):
+                result = result + coefficient if atom.position == position else result
+            elif isinstance(atom, (FloorDiv, Mod)):
+                first = atom.base.origin()
+                ends = (first, first + atom.base.step(position), atom.divisor)
+                if all(isinstance(number, int) for number in ends):
+                    first, second, divisor = ends
+                    divided = isinstance(atom, FloorDiv)
+                    a, b = (n // divisor if divided else n % divisor for n in (first, second))
+                    result = result + (b - a) * coefficient
+        return simplify(result)
+
+    def origin(self) -> Expr:
+        """Returns the index where all loops are at their first iteration, indirect values at 0."""
+        result = self.const
+        for atom, coefficient in self.terms.items():
+            if isinstance(atom, (FloorDiv, Mod)):
+                first = atom.base.origin()
+                if isinstance(first, int) and isinstance(atom.divisor, int):
+                    divided = isinstance(atom, FloorDiv)
+                    value = first // atom.divisor if divided else first % atom.divisor
+                    result = result + value * coefficient
+        return simplify(result)
+
     @property
     def affine(self) -> bool:
         """Tells whether the atoms are loop variables only."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.ir.nodes import BufferLayout, Strided
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import unaligned_gemm
@@ -29,19 +28,25 @@ def _at_least(stride: Any, size: Any) -> bool:
 
 
 def matrix(ctx: Lowering, x: Ref) -> Strided:
-    """Returns the operand as BLAS requires it, else a row-major copy (on GPUs column-major where
-    columns are contiguous, so that nothing is transposed)."""
+    """Returns the operand as BLAS requires it, else a row-major copy (on GPUs that of its transpose
+    where its columns are contiguous: the two operands of a gradient's matmuls then share one copy)."""
     layout = x.strided()
     if layout is not None and is_blas_matrix(layout):
         return Strided(x.buffer.name, layout)
-    strides = None
-    if ctx.gpu:
-        flat, last = x.buffer.layout.flat(x.index), len(x.sizes) - 1
-        if flat.coefficient(last - 1) == 1 and flat.coefficient(last) != 1:
-            transposed = contiguous_strides([*x.sizes[:-2], x.sizes[-1], x.sizes[-2]])
-            strides = (*transposed[:-2], transposed[-1], transposed[-2])
-    copied = ctx.copy(x, strides)
-    return Strided(copied.buffer.name, copied.buffer.layout)
+    if not (ctx.gpu and _columns_are_contiguous(x)):
+        copied = ctx.copy(x)
+        return Strided(copied.buffer.name, copied.buffer.layout)
+    order = [*range(len(x.sizes) - 2), len(x.sizes) - 1, len(x.sizes) - 2]
+    copied = ctx.copy(x.permute(order))
+    layout = copied.permute(order).strided()
+    assert layout is not None
+    return Strided(copied.buffer.name, layout)
+
+
+def _columns_are_contiguous(x: Ref) -> bool:
+    """Checks that the matrix's second element in memory is in the first column, not the first row."""
+    flat, last = x.buffer.layout.flat(x.index), len(x.sizes) - 1
+    return flat.step(last - 1) == 1 and flat.step(last) != 1
 
 
 @lower(aten.mm.default, aten.bmm.default)

@@ -4,7 +4,7 @@ A phase runs once over the reduction dimensions of each row; later phases read i
 registers. A pointwise value that a later phase needs is recomputed where that is cheap, loaded
 again where it is stored anyway, or kept in a row buffer. Buffers that nothing outside the group
 reads are not stored. Inputs that are mutated once per row are stored last, after every read of
-their old values (`legality` keeps loops over a row that read them out of such groups).
+their old values (`fusion_legality` keeps loops over a row that read them out of such groups).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from inductor_backend.ir.ops import OPS, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, cast, load, topological
 from inductor_backend.limits import MAX_LOCAL_ROW
+from inductor_backend.schedule.fusion_legality import Domain
 from inductor_backend.schedule.heuristics import is_cheap
-from inductor_backend.schedule.legality import Domain
 from inductor_backend.schedule.rounding import without_idle
 
 

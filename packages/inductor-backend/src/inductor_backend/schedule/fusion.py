@@ -1,7 +1,7 @@
 """Fusion: groups loop nodes into kernels, and orders the groups.
 
-A node joins a group only if `legality` agrees and no dependency path leaves the group and returns
-to it. Among legal groups the one that saves most memory traffic wins (`score`). Reasons against
+A node joins a group only if `fusion_legality` agrees and no dependency path leaves the group and
+returns to it. Among legal groups the one that saves most memory traffic wins (`score`). Reasons against
 fusion are kept for logs.
 """
 
@@ -22,13 +22,7 @@ from inductor_backend.limits import (
     MAX_UPDATE_POINTERS,
 )
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
-from inductor_backend.schedule.heuristics import (
-    keeps_threads_busy,
-    node_cost,
-    shared_bytes,
-)
-from inductor_backend.schedule.inline import redomain
-from inductor_backend.schedule.legality import (
+from inductor_backend.schedule.fusion_legality import (
     Domain,
     FusionRefused,
     Joined,
@@ -37,6 +31,12 @@ from inductor_backend.schedule.legality import (
     unify,
     unify_matmul,
 )
+from inductor_backend.schedule.heuristics import (
+    keeps_threads_busy,
+    node_cost,
+    shared_bytes,
+)
+from inductor_backend.schedule.inline import redomain
 from inductor_backend.schedule.split_reductions import (
     COLUMNS_OF_A_PROGRAM,
     MAX_HELD_COLUMN,

@@ -159,7 +159,7 @@ def _steps(program: LoopProgram, value: Value, loops: Sequence[int]) -> list[int
         if load.name in ("load", "masked_load")
     ]
     walked = max(flats, key=lambda flat: len(flat.variables() & set(loops)), default=Index())
-    steps = [walked.coefficient(loop) for loop in loops]
+    steps = [walked.step(loop) for loop in loops]
     known = [step for step in steps if isinstance(step, int)]
     return known if len(known) == len(steps) else None
 

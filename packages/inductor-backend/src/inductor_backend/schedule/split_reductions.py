@@ -167,7 +167,7 @@ def _across(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> bool:
         if any(node.reduced[p] for p in dims):
             elements = sizes.hint(product(node.sizes[p] for p in dims))
             for p in dims:
-                if flat.coefficient(p) == 1:
+                if flat.step(p) == 1:
                     along[node.reduced[p]][p] += elements
     return max(along[False].values(), default=0) > max(along[True].values(), default=0)
 
@@ -183,7 +183,7 @@ def _narrow(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> int | None
             continue
         flats = [program.buffers[load.buffer].layout.flat(load.attr[1]) for load in node.loads()]
         reading = [flat for flat in flats if places <= flat.variables()]
-        if reading and all(flat.coefficient(p) == 1 for flat in reading):
+        if reading and all(flat.step(p) == 1 for flat in reading):
             return p
     return None
 

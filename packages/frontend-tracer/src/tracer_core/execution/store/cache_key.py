@@ -1,5 +1,5 @@
 """What the key of a function's entries in the persistent cache covers: its code, what `compile` was
-asked for, and the kinds of its arguments. `environment` has what it covers of the process.
+asked for, and the kinds of its arguments. `cache_key_environment` covers process and machine.
 """
 
 from __future__ import annotations

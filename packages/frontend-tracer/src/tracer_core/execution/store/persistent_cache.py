@@ -33,8 +33,8 @@ from tracer_core.errors import BackendError, StoredError
 from tracer_core.execution.call import StartKey
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.store.cache_key import class_name, key_parts, kind_of
+from tracer_core.execution.store.cache_key_environment import environment
 from tracer_core.execution.store.describe import Finder, NotPortable, OtherSettings
-from tracer_core.execution.store.environment import environment
 from tracer_core.execution.store.reader import LoadedEntry, entry_from_json
 from tracer_core.execution.tiers.profitability import StoredVerdict
 from tracer_core.guards.own_reference import OwnReference

@@ -14,7 +14,7 @@ from inductor_backend.ir.nodes import LoopNode, LoopProgram
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import topological
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.schedule.legality import Domain
+from inductor_backend.schedule.fusion_legality import Domain
 
 #: Rows that a column kernel reduces side by side: at least, and at most where it reads them once.
 #: Of a wide tile each step reads up to a page, so that memory is read in long stretches.

@@ -23,6 +23,13 @@ MAX_PERSISTENT = 8192
 #: more than once may be longer.
 MAX_COLUMN = 64
 
+#: Rows of a block whose rows are contiguous but cross some operand: of this one, whose neighbours in
+#: memory are in other rows, the block then reads at least 32 bytes at each place.
+CROSSED_ROWS = 16
+
+#: Elements of a block that a program of 16 warps holds in registers with several operands.
+MAX_HELD = 16384
+
 #: Streaming multiprocessors that a grid should keep busy.
 PROCESSORS = 132
 
@@ -110,15 +117,13 @@ def _crossing(
     last = len(nest.outer) - 1
     if last < 1 or sizes.hint(nest.outer[last]) < 8:
         return None
-    if not any(flat.coefficient(last) == 1 for flat in flats):
+    if not any(flat.step(last) == 1 for flat in flats):
         return None
     numbers = [
         loop
         for loop in range(last)
         if sizes.hint(nest.outer[loop]) >= 8
-        and any(
-            flat.coefficient(loop) == 1 and flat.coefficient(last) not in (0, 1) for flat in flats
-        )
+        and any(flat.step(loop) == 1 and flat.step(last) not in (0, 1) for flat in flats)
     ]
     return max(numbers, key=lambda loop: sizes.hint(nest.outer[loop])) if numbers else None
 
@@ -135,25 +140,23 @@ def _tiled(
     return Tile((y, x), 8 if narrow else 4, False)
 
 
-def _is_column(
+def _contiguous_elements(
     nest: LoopNest,
     sizes: SizeVars,
     flats: list[Index],
     outer: tuple[int, ...],
     inner: tuple[int, ...],
-) -> bool:
-    """Returns whether more elements are contiguous along an outer index than along a reduction
-    index."""
-    reading = [flat for flat in flats if any(flat.coefficient(k) != 0 for k in inner)]
+) -> tuple[int, int]:
+    """Returns how many elements of rows are contiguous along an outer index, and how many along a
+    reduction index."""
+    reading = [flat for flat in flats if any(flat.step(k) != 0 for k in inner)]
     weights = [sizes.hint(product(nest.sizes[k] for k in flat.variables()), 1) for flat in reading]
 
     def along(loops: tuple[int, ...]) -> int:
         pairs = list(zip(reading, weights, strict=True))
-        return max(
-            (sum(w for flat, w in pairs if flat.coefficient(k) == 1) for k in loops), default=0
-        )
+        return max((sum(w for flat, w in pairs if flat.step(k) == 1) for k in loops), default=0)
 
-    return along(outer) > along(inner)
+    return along(outer), along(inner)
 
 
 def _reduction(
@@ -168,13 +171,17 @@ def _reduction(
     rows, row = product(nest.outer), product(nest.reduced)
     count, length = sizes.hint(rows), max(sizes.hint(row), 1)
     longest = sizes.upper(row)
-    column = _is_column(nest, sizes, flats, outer, inner)
+    across, along = _contiguous_elements(nest, sizes, flats, outer, inner)
+    column, crossed = across > along, 0 < along <= 4 * across
     most = MAX_PERSISTENT if not column else MAX_HELD_COLUMN if again else MAX_COLUMN
     fits = longest is not None and longest <= most
     if fits:
         assert longest is not None
         r_block = power_of_two(max(longest, 1))
         x_block = _rows_at_once(count, r_block, column)
+        if crossed and not column:
+            least = min(CROSSED_ROWS, MAX_HELD // r_block, power_of_two(max(count, 1)))
+            x_block = max(x_block, least)
     elif column:
         x_block = min(32, power_of_two(max(count, 1)))
         r_block = min(2048 // x_block, power_of_two(length))

@@ -1,14 +1,12 @@
-"""Benchmarks candidates for the same work on a GPU and stores the choice.
+"""Measures how long candidates for the same work take on a GPU.
 
-Candidates are named callables that launch work on the current stream; the key covers all that the
-choice depends on. Device time is compared, not host time, and candidates alternate. A choice is
-made once per machine (one file per key). A candidate that cannot run is left out.
+Candidates are named callables that launch work on the current stream. Device time is compared, not
+host time, and candidates alternate. A candidate that cannot run is left out. `measurement_store`
+stores the results.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -17,7 +15,7 @@ from inductor_backend.runtime.cuda.build import LoadedKernel, load_what_compiles
 from inductor_backend.runtime.cuda.launch import Matrix, current_stream, launches
 from inductor_backend.runtime.cuda.triton_compile import Kernel
 from inductor_backend.torch_private import keep_device_busy
-from tracer_core.plugin_api import CacheLocationError, Store, logger
+from tracer_core.plugin_api import logger
 
 #: Rounds of which the median counts, and launches of a round.
 ROUNDS, LAUNCHES = 5, 10
@@ -28,73 +26,18 @@ HOPELESS = 2.0
 #: Cycles that the device waits while the host gets ahead; a later entry where one was too short.
 WAITS = (1_000_000, 8_000_000, 64_000_000)
 
-_CHOICES = Store("triton-choices")
-
 #: Times within this ratio count as equal: then the first candidate wins.
 EQUAL = 0.97
 
 
-def chosen(
-    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
-) -> str:
-    """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
-    make: returns the candidates, preferred ones first for ties; only called where no choice is
-    stored."""
-    result = stored(key, device)
-    if result is not None:
-        return result
-    with torch.cuda.device(device), torch.no_grad():
-        times = _times(make())
-    if not times:
-        return ""
-    name = _quickest(times)
-    keep(key, device, {"chosen": name, "milliseconds": times, "what": what})
-    logger().info(
-        "%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items())
-    )
-    return name
-
-
-def stored(key: str, device: torch.device) -> str | None:
-    """Returns what was chosen before on this machine."""
-    try:
-        result = _CHOICES.read(_name(key, device))
-        return None if result is None else str(json.loads(result)["chosen"])
-    except (CacheLocationError, ValueError, KeyError, TypeError):
-        return None
-
-
-def keep(key: str, device: torch.device, value: Mapping[str, object]) -> None:
-    """Stores a measurement; `stored` returns value["chosen"] from then on, in this process and
-    later ones."""
-    try:
-        _CHOICES.write(_name(key, device), json.dumps(value).encode())
-    except CacheLocationError as error:
-        logger().warning(
-            "what was measured is not stored, and measured again in the next process: %s", error
-        )
-
-
-def _quickest(times: Mapping[str, float]) -> str:
+def fastest(times: Mapping[str, float]) -> str:
+    """Returns the fastest candidate, the first where times are equal."""
     first = next(iter(times))
     best = min(times, key=times.__getitem__)
     return best if times[best] < EQUAL * times[first] else first
 
 
-def _name(key: str, device: torch.device) -> str:
-    import triton  # heavy: triton
-
-    machine = (
-        torch.cuda.get_device_name(device),
-        torch.__version__,
-        triton.__version__,
-        ROUNDS,
-        LAUNCHES,
-    )
-    return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
-
-
-def _times(candidates: Mapping[str, Callable[[], None]]) -> dict[str, float]:
+def times(candidates: Mapping[str, Callable[[], None]]) -> dict[str, float]:
     """Returns median milliseconds of one call of each; hopeless candidates are measured in one
     round only."""
     for run in candidates.values():

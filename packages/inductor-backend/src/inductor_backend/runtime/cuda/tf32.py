@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
-from inductor_backend.runtime.cuda import measurement
+from inductor_backend.runtime.cuda import measurement_store
 from inductor_backend.torch_private import tf32_allowed
 from tracer_core.plugin_api import logger, operators
 
@@ -53,10 +53,10 @@ def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
                 torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic,
                 *((tuple(argument.shape), argument.stride()) if isinstance(argument,
                 torch.Tensor) else str(argument) for argument in call)))  # fmt: skip
-    result = measurement.stored(key, device)
+    result = measurement_store.lookup(key, device)
     if result is None:
         result = "rounds" if _measured(call, device) else "exact"
-        measurement.keep(key, device, {"chosen": result, "what": f"TF32 in {call[0]}"})
+        measurement_store.insert(key, device, {"chosen": result, "what": f"TF32 in {call[0]}"})
     return result == "rounds"
 
 

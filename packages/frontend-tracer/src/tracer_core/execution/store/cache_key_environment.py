@@ -1,6 +1,4 @@
-"""What the entries of another process depend on beside the program: versions, own sources,
-processor, settings of torch.
-"""
+"""The part of a cache key that describes process and machine: versions, own sources, processor."""
 
 from __future__ import annotations
 

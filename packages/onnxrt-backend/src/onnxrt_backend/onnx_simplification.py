@@ -68,40 +68,35 @@ def _split(node: Any) -> None:
     sizes = _sizes(node)
     if sizes is None or len(takers) < len(uses) or node.outputs[0].is_graph_output():
         return
-    axis, parts = _axis(node), len(sizes)
-    result = [
-        ir.node("Constant", [], attributes={"value": ir.tensor(sizes, dtype=ir.DataType.INT64)})
-    ]
-    result.append(
-        ir.node(
-            "Split",
-            [node.inputs[0], result[0].outputs[0]],
-            attributes={"axis": axis},
-            num_outputs=parts,
-        )
-    )
+    axis, lengths = _axis(node), _constant(sizes)
+    operands, parts = [node.inputs[0], lengths.outputs[0]], len(sizes)
+    split = ir.node("Split", operands, attributes={"axis": axis}, num_outputs=parts)
+    result = [lengths, split]
     squeezed = (
         "keepdims" in node.attributes
         and len(node.inputs) == 1
         and not node.attributes["keepdims"].as_int()
     )
     if squeezed:
-        result.append(
-            ir.node(
-                "Constant", [], attributes={"value": ir.tensor([axis], dtype=ir.DataType.INT64)}
-            )
-        )
+        result.append(_constant([axis]))
     node.graph.insert_before(node, result)
-    split = result[1]
     for taker, number in takers.items():
         if squeezed:
             _replace(taker, [ir.node("Squeeze", [split.outputs[number], result[2].outputs[0]])])
+        elif taker.outputs[0].is_graph_output():  # whose name a session is asked for
+            _replace(taker, [ir.node("Identity", [split.outputs[number]])])
         else:
-            ir.convenience.replace_all_uses_with(
-                taker.outputs[0], split.outputs[number], replace_graph_outputs=True
-            )
+            ir.convenience.replace_all_uses_with(taker.outputs[0], split.outputs[number])
             taker.graph.remove(taker, safe=True)
     node.graph.remove(node, safe=True)
+
+
+def _constant(values: list[int]) -> Any:
+    """Returns a constant of int64 numbers."""
+    import onnx_ir as ir
+
+    tensor = ir.tensor(values, dtype=ir.DataType.INT64)
+    return ir.node("Constant", [], attributes={"value": tensor})
 
 
 def _taken(node: Any) -> int | None:

@@ -1,20 +1,16 @@
-"""The only module of this package that uses private names of torch and onnxruntime.
+"""torch.onnx's exporter: its registry of decompositions from ATen to ONNX, and its translator.
 
-`translate` enters torch.onnx's translator below torch.export, because the graph is exported
-already. `raw_*` are the calls behind ONNX Runtime's Python classes, without the work that those
-do in every call (a new device object, checks for WebGPU). Tried on torch 2.13.0 with onnxscript
-0.7.2 and onnxruntime 1.31.1."""
+`translate` enters the translator below torch.export, because the graph is exported already."""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from onnxrt_backend.plain import make_static
+from onnxrt_backend.onnx_simplification import make_static
 
 #: ONNX opset of the models: torch.onnx.export's default; 20 is the first with GELU.
 OPSET = 20
@@ -76,21 +72,3 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     # indices of the maxima are not computed.
     common.RemoveUnusedNodesPass()(model)
     return bytes(ir.to_proto(model).SerializeToString())
-
-
-def raw_device(kind: str, index: int) -> Any:
-    """Returns a device as `raw_binding` takes it."""
-    from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
-
-    return OrtDevice.make(kind, index)._get_c_device()
-
-
-def raw_binding(session: Any) -> tuple[Any, Callable[[], Any]]:
-    """Returns (an IOBinding of a session, a function that runs the session on it). The binding's
-    bind_input and bind_output take name, `raw_device`, element type, shape and address."""
-    public = session.io_binding()
-    raw, inner = public._iobinding, session._sess
-    captures = getattr(inner, "is_webgpu_graph_capture_enabled", None)
-    if captures is not None and captures():
-        return raw, functools.partial(session.run_with_iobinding, public)
-    return raw, functools.partial(inner.run_with_iobinding, raw, None)

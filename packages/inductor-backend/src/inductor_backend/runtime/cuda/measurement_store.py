@@ -1,0 +1,68 @@
+"""Stores what was measured on a GPU: one file a key, so that each machine measures work once.
+
+The key covers all that the choice depends on; the device, the versions of torch and Triton and the
+rounds of a measurement join it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+
+import torch
+
+from inductor_backend.runtime.cuda import measurement
+from tracer_core.plugin_api import CacheLocationError, Store, logger
+
+_CHOICES = Store("triton-choices")
+
+
+def chosen(
+    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
+) -> str:
+    """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
+    make: returns the candidates, preferred ones first for ties; only called where no choice is
+    stored."""
+    result = lookup(key, device)
+    if result is not None:
+        return result
+    with torch.cuda.device(device), torch.no_grad():
+        times = measurement.times(make())
+    if not times:
+        return ""
+    name = measurement.fastest(times)
+    insert(key, device, {"chosen": name, "milliseconds": times, "what": what})
+    logger().info(
+        "%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items())
+    )
+    return name
+
+
+def lookup(key: str, device: torch.device) -> str | None:
+    """Returns what was chosen before on this machine."""
+    try:
+        result = _CHOICES.read(_name(key, device))
+        return None if result is None else str(json.loads(result)["chosen"])
+    except (CacheLocationError, ValueError, KeyError, TypeError):
+        return None
+
+
+def insert(key: str, device: torch.device, value: Mapping[str, object]) -> None:
+    """Stores a measurement; `lookup` returns value["chosen"] from then on, in this process and
+    later ones."""
+    try:
+        _CHOICES.write(_name(key, device), json.dumps(value).encode())
+    except CacheLocationError as error:
+        logger().warning(
+            "what was measured is not stored, and measured again in the next process: %s", error
+        )
+
+
+def _name(key: str, device: torch.device) -> str:
+    import triton  # heavy: triton
+
+    software = torch.__version__, triton.__version__
+    rounds = measurement.ROUNDS, measurement.LAUNCHES
+    machine = (torch.cuda.get_device_name(device), *software, *rounds)
+    return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
