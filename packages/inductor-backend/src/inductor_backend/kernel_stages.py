@@ -10,10 +10,10 @@ from inductor_backend.codegen.triton.block_sizes import MAX_PERSISTENT
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
-from inductor_backend.debug.kernel_table import kernel_table
 from inductor_backend.device_codegen import codegen_of
 from inductor_backend.ir.native_loop import NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode
+from inductor_backend.kernel_table import kernel_table
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import fusion_fuel
