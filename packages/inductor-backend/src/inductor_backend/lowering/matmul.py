@@ -61,8 +61,8 @@ def _misses_vectors(x: Ref, layout: BufferLayout) -> bool:
     width, numel = x.dtype.itemsize, layout.numel
     length = sizes[1] if strides[1] == 1 else sizes[0]
     steps = (layout.offset, *(stride for stride in layout.strides if stride != 1))
-    aligned = all(step * width % VECTOR_BYTES == 0 for step in steps)  # type: ignore[operator]
-    return not aligned and length * width % VECTOR_BYTES == 0 and numel >= MIN_COPIED_OPERAND  # type: ignore[operator, no-any-return]
+    aligned = all(step * width % VECTOR_BYTES == 0 for step in steps)
+    return not aligned and length * width % VECTOR_BYTES == 0 and numel >= MIN_COPIED_OPERAND
 
 
 def _columns_are_contiguous(x: Ref) -> bool:
