@@ -16,7 +16,7 @@ import torch
 
 from inductor_backend.ir.index_expr import Expr, FloorDiv, Index, Var
 from inductor_backend.ir.nodes import Buffer, ExternNode, LoopNode, LoopProgram, Store, Strided
-from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.ops import EXP_SUM, compute_dtype
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionPlan
@@ -288,6 +288,9 @@ def reduce(
     if kind == "welford":
         mean = x.mean(dims, keepdim=True)
         return mean, ((x - mean) ** 2).sum(dims, keepdim=True)
+    if kind == EXP_SUM:
+        greatest = x.amax(dims, keepdim=True)
+        return greatest, (x - greatest).exp().sum(dims, keepdim=True)
     if kind in ("argmax", "argmin"):
         return (_argextreme(x, dims, kind == "argmax"),)
     if kind in ("max", "min"):

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 
 from inductor_backend import stages
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
+from inductor_backend.codegen.triton.block_sizes import MAX_PERSISTENT
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
-from inductor_backend.debug.kernel_table import kernel_table
 from inductor_backend.device_codegen import codegen_of
 from inductor_backend.ir.native_loop import NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode
+from inductor_backend.kernel_table import kernel_table
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import fusion_fuel
@@ -26,6 +27,7 @@ from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs, native_choice_of, step_choice_of
 from inductor_backend.schedule.memory_plan import plan_memory
+from inductor_backend.schedule.online_softmax import merge_online
 from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
@@ -75,10 +77,11 @@ def choose_buffer_layouts(c: Compilation) -> None:
 
 
 def split_long_reductions(c: Compilation) -> None:
-    """Unrolls very short reductions, and splits long ones of few rows in two, to keep the device
-    busy."""
+    """Unrolls very short reductions, merges those of a softmax, and splits long ones of few rows, to
+    keep the device busy."""
     count = len(c.program.buffers)
     c.fused = unroll_short_reductions(c.program, c.sizes)
+    c.fused += merge_online(c.program, c.sizes, MAX_PERSISTENT)
     c.fused += split_reductions(c.program, c.sizes)
     if c.outline is not None:
         assert c.lowered is not None

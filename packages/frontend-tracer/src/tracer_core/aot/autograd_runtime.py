@@ -39,6 +39,7 @@ from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
 from tracer_core.aot.recompute_forward import RecomputeForward
 from tracer_core.aot.request import Lowered, Request, output_specs
+from tracer_core.aot.softmax_recomputation import with_statistics
 from tracer_core.aot.symbolic_sizes import SYM_TYPES
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.captured_graph import CapturedGraph
@@ -79,6 +80,8 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     joint = replace(lowering.joint(captured.inputs), written_later=captured.written_later)
     budget = getattr(request.options, "memory_budget", 1.0)
     choose = resolve(request.backend.partition)
+    if request.backend.fuses and choose is None:
+        joint = with_statistics(joint)
     partitioner = Partitioner(joint, budget, choose, request.backend.fuses)
     try:
         split = partitioner.split()

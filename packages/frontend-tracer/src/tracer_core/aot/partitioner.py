@@ -10,8 +10,8 @@ Which values to save so that the backward can recompute all others at little cos
 in "Min-Cut Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is its bytes,
 and what may not be recomputed is connected to the source. By default only views and pointwise
 operators are recomputed; a budget below 1 allows costlier operators too, cheapest per byte first,
-until the saved bytes fit. For backends that fuse, the outputs of normalizations are recomputed from
-their inputs and statistics (see `norm_recomputation`).
+until the saved bytes fit. For backends that fuse, the outputs of normalizations and of softmax are
+recomputed from their inputs and statistics (see `norm_recomputation`, `softmax_recomputation`).
 
 What always holds: random operators, collectives and nodes of the backward itself are never computed
 twice; values that share memory are saved once, and their views are recomputed; some values are
@@ -38,6 +38,7 @@ from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.norm_recomputation import Formula, formulas
 from tracer_core.aot.rng_saved import replayed_rng, worth_saving
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
+from tracer_core.aot.softmax_recomputation import SoftmaxFormula, softmax_formulas
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.ops.table import overloads_with
@@ -51,6 +52,10 @@ Node = torch.fx.Node
 _CHEAP = overloads_with(Trait.CHEAP)
 _DECISIONS = overloads_with(Trait.DECIDES)
 _EXACT = overloads_with(Trait.EXACT)
+
+#: Writing a byte in the forward, or recomputing one by a function, costs as much as to save one part
+#: in so many of it.
+_SHARE_OF_WORK = 64
 
 #: Operators whose cost is not proportional to bytes: recomputed last.
 HEAVY = ("convolution", "mm", "attention", "linear", "lstm", "gru", "einsum")
@@ -119,7 +124,9 @@ class Partitioner:
         self.half: _ForwardHalf | None = None  # of `split`
         without_seeds(joint.graph)
         fuses = fuses and choose is None
-        self.formulas: dict[Node, Formula] = formulas(joint.forward) if fuses else {}
+        self.softmax = softmax_formulas(joint.forward) if fuses else {}
+        norms = formulas(joint.forward) if fuses else {}
+        self.formulas: dict[Node, Formula | SoftmaxFormula] = {**norms, **self.softmax}
         self.narrow = forms(joint.forward, fuses)
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
@@ -129,6 +136,7 @@ class Partitioner:
         self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
         self.owners = Owners(joint.graph.nodes)
         self.decisive = self._decisive()
+        self.in_memory = self._in_memory() if fuses else self.forward
 
     # What the backward needs
 
@@ -253,8 +261,7 @@ class Partitioner:
             and not runs_once(node.target)
             and not is_size(node)
         ]
-        heavy = {node: any(name in str(node.target) for name in HEAVY) for node in nodes}
-        return sorted(nodes, key=lambda node: (heavy[node], -_result_bytes(node)))
+        return sorted(nodes, key=lambda node: (_is_heavy(node), -_result_bytes(node)))
 
     def _cheap(self, node: Node) -> bool:
         """Whether a node may be recomputed by default."""
@@ -288,6 +295,29 @@ class Partitioner:
             else:
                 compared += node.all_input_nodes
         return nodes
+
+    def _in_memory(self) -> set[Node]:
+        """Returns the values that have memory in the forward even if they are not saved, where
+        pointwise operators are fused: results and operands of matmuls and the like, and outputs.
+        """
+        heavy = [node for node in self.forward if _is_heavy(node)]
+        values = {*self.joint.outputs, *heavy}
+        values.update(source for node in heavy for source in node.all_input_nodes)
+        return {self.owners.of(node) for node in values}
+
+    def _work(self, node: Node) -> int:
+        """Returns the bytes of a value that takes a function (exp, tanh) to recompute, as these take
+        a CPU longer than to write and read the result.
+        """
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not self.fuses:
+            return 0
+        formula = self.formulas.get(node)
+        if formula is not None:
+            calls = isinstance(formula, SoftmaxFormula) and formula.calls_function
+            return bytes_of(value) if calls else 0
+        cheap = node.target in _CHEAP or node.target in _EXACT or self.owners.is_view(node)
+        return 0 if cheap else bytes_of(value)
 
     def _sources(self, node: Node) -> list[Node]:
         """Returns what a node is computed from, if it is recomputed."""
@@ -327,14 +357,19 @@ class Partitioner:
             if not (savable and isinstance(value, torch.Tensor)):
                 graph.edge((node, "in"), (node, "out"))  # never saved: a view, or several values
             else:
-                # Among equal cuts the one nearest to the backward, which recomputes least.
+                # Among about equal cuts the one that writes and computes least, then the one
+                # nearest to the backward, which recomputes least.
                 bias = 1 + count - self.order[node]
                 half = node.op == "placeholder" and node not in self.mutated
                 size = 0 if half else self._stored_bytes(node)
-                graph.edge((node, "in"), (node, "out"), size * 4 * count + bias)
+                written = 0 if half or node in self.in_memory else size
+                cost = size * _SHARE_OF_WORK + written
+                graph.edge((node, "in"), (node, "out"), cost * 4 * count + bias)
             if not again(node):
                 graph.edge("source", (node, "in"))
                 continue
+            if work := self._work(node):
+                graph.edge("source", (node, "in"), work * 4 * count)
             sources = [source for source in self._sources(node) if not is_size(source)]
             for source in sources:
                 graph.edge((source, "out"), (node, "in"))
@@ -356,9 +391,14 @@ class Partitioner:
         forward = torch.fx.Graph()
         result: dict[Node, Node] = {}
         writes = [node for node in joint.forward if node.target is aten.copy_.default]
+        saved_set = set(saved)
         for node in joint.forward:
             if node not in writes:
-                result[node] = forward.node_copy(node, result.__getitem__)
+                formula = self.softmax.get(node)
+                if formula and not saved_set.isdisjoint(formula.statistics):
+                    result[node] = formula.emit(forward, result.__getitem__)
+                else:
+                    result[node] = forward.node_copy(node, result.__getitem__)
         returned = [result[node] for node in outputs]
         saved_inputs: list[tuple[int, Node]] = []
         saved_outputs: list[tuple[int, Node, bool]] = []  # index, value, whether it is another view
@@ -525,8 +565,12 @@ class Partitioner:
         return tuple(match), results
 
 
+def _is_heavy(node: Node) -> bool:
+    return any(name in str(node.target) for name in HEAVY)
+
+
 def _result_bytes(node: Node) -> int:
-    value = node.meta["val"]
+    value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
     return sum(bytes_of(value) for value in values if isinstance(value, torch.Tensor))
 

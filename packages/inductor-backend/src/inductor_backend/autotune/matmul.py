@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, choose, layout_hint
-from inductor_backend.autotune.configs import Work, candidates, device_of
+from inductor_backend.autotune.matmul_configs import Work, candidates, device_of
 from inductor_backend.codegen.triton.block_sizes import Tile, variants
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.matmul import Blocks, MatmulKernelWriter

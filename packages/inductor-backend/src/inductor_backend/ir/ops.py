@@ -174,6 +174,9 @@ def _table() -> dict[str, OpSpec]:
 
 OPS = _table()
 
+#: A reduction with two results: the greatest x, and the sum of exp(x - greatest).
+EXP_SUM = "exp_sum"
+
 #: Reductions: name -> (identity as Python number or None, meaning).
 REDUCTIONS = {
     "sum": (0, "sum"),
@@ -185,6 +188,7 @@ REDUCTIONS = {
     "argmax": (None, "flat index of the first greatest (NaN counts as greatest)"),
     "argmin": (None, "flat index of the first least (NaN counts as least)"),
     "welford": (None, "two outputs: mean, and sum of squared distances to it"),
+    EXP_SUM: (None, "two outputs: greatest, and sum of exponentials of the distances to it"),
 }
 
 #: Scans: name -> meaning, at each point over the points up to it along the reduced variables.
@@ -211,7 +215,7 @@ COMBINES = {
 
 def outputs_of(reduce: str | None, scan: str | None) -> int:
     """Returns the number of buffers that a store of that kind writes."""
-    return 2 if reduce == "welford" or scan in ("max_at", "min_at") else 1
+    return 2 if reduce in ("welford", EXP_SUM) or scan in ("max_at", "min_at") else 1
 
 
 #: Element types that loops read, compute with and write.

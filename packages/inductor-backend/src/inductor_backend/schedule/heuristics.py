@@ -16,6 +16,9 @@ from inductor_backend.limits import MAX_BODY_VALUES
 #: them, up to this cost, is cheaper.
 SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
 
+#: A loop that reads one element in so many computes it again, whatever the others do.
+FEW = 64
+
 #: On a GPU, more instructions than these take longer than the launch of a kernel that computes a value
 #: once a row: a thread computes it again for each element.
 LAUNCH_INSTRUCTIONS = 1 << 25
@@ -63,6 +66,19 @@ def worth_inlining(
             return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def reads_few(reader: LoopNode, loads: list[Value], producer: LoopNode) -> bool:
+    """Returns whether a loop reads so few elements of a producer (the logit of each row's class) that
+    storing all for it would cost more than to compute these again."""
+    size = len(topological([producer.stores[0].value]))
+    if len(loads) * size + len(topological(s.value for s in reader.stores)) > MAX_BODY_VALUES:
+        return False
+    points, elements = product(reader.sizes), product(producer.sizes)
+    if isinstance(points, int) and isinstance(elements, int):
+        return points * len(loads) * FEW <= elements
+    quotient = exact_quotient(elements, points)
+    return isinstance(quotient, int) and quotient >= len(loads) * FEW
 
 
 def _no_larger(a: Expr, b: Expr) -> bool:

@@ -27,7 +27,7 @@ from inductor_backend.ir.values import (
     topological,
 )
 from inductor_backend.schedule.dependencies import live_nodes
-from inductor_backend.schedule.heuristics import worth_inlining
+from inductor_backend.schedule.heuristics import node_cost, reads_few, worth_inlining
 
 
 def redomain(
@@ -91,11 +91,15 @@ class Inliner:
                 reason = self.inline(node)
                 if reason is not None:
                     self.reasons.append((name, reason))
+        for node in reversed(list(self.nodes.values())):
+            if isinstance(node, LoopNode):
+                self.inline_where_few(node)
         self.program.nodes = list(self.nodes.values())
         self.program.nodes = live_nodes(self.program)
         return self.reasons
 
-    def inline(self, node: LoopNode) -> str | None:
+    def why_not(self, node: LoopNode) -> str | None:
+        """Returns why the node cannot be computed where its value is read, or None."""
         if len(node.stores) != 1 or node.is_reduction:
             return "a reduction, scan or scatter" if node.is_reduction else "several stores"
         (buffer,) = node.stores[0].buffers
@@ -105,11 +109,36 @@ class Inliner:
         last = max((self.position[reader.name] for reader in readers), default=0)
         if any(self.overwritten.get(name, last + 1) <= last for name in node.reads()):
             return "reads an input that the graph overwrites before the last reader"
-        loops = [reader for reader in readers if isinstance(reader, LoopNode)]
-        if not loops:
+        if not any(isinstance(reader, LoopNode) for reader in readers):
             return "read by operators or the caller only"
-        stored = buffer in self.program.output_names or len(loops) < len(readers)
+        return None
+
+    def loops_that_read(self, buffer: str) -> tuple[list[LoopNode], list[list[Value]], bool]:
+        """Returns the loops, the loads of each, and whether the buffer is stored in any case."""
+        readers = [self.nodes[name] for name in self.readers.get(buffer, ())]
+        loops = [reader for reader in readers if isinstance(reader, LoopNode)]
         loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
+        return loops, loads, buffer in self.program.output_names or len(loops) < len(readers)
+
+    def inline_where_few(self, node: LoopNode) -> None:
+        """Inlines into loops that read few elements: what other loops read may then stay in their
+        kernel. In C++, functions of vectors and of single numbers differ in the last bit."""
+        if self.why_not(node) is not None or self.may_fail(node):
+            return
+        if not self.gpu and node_cost(node) > 0:
+            return
+        (buffer,) = node.stores[0].buffers
+        loops, loads, stored = self.loops_that_read(buffer)
+        for reader, result in zip(loops, loads, strict=True):
+            if not stored and reads_few(reader, result, node):
+                self.substitute(node, buffer, reader)
+
+    def inline(self, node: LoopNode) -> str | None:
+        reason = self.why_not(node)
+        if reason is not None:
+            return reason
+        (buffer,) = node.stores[0].buffers
+        loops, loads, stored = self.loops_that_read(buffer)
         if not stored and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
             return "eager checks every element, and no reader reads them all"
         reason = worth_inlining(node, loops, loads, self.gpu)

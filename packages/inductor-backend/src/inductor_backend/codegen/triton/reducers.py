@@ -12,12 +12,17 @@ from dataclasses import dataclass
 import torch
 
 from inductor_backend.codegen.triton.expressions import TL_TYPES
+from inductor_backend.ir.ops import EXP_SUM
+
+#: Elements that a thread loads at once, of 4 bytes (`device_functions.add_exponentials`).
+LANE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
     """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their
-    positions; `{count}`: the length of the row; `{turn}`: the loop's iteration, from 0.
+    positions; `{count}`: the length of the row; `{turn}`: the loop's iteration, from 0; `{lanes}`:
+    the block's shape where a lane takes `LANE` elements that lie side by side.
     """
 
     #: Before the loop.
@@ -170,6 +175,27 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     )
 
 
+def _exp_sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    """Each lane holds the maximum of what it has met, and the sum of exponentials relative to it."""
+    kind, out = TL_TYPES[value], TL_TYPES[result]
+    identity = extreme(value, lowest=True)
+    part = f"tl.where({{mask}}, {{v}}, {identity})"
+    return Reducer(
+        (
+            f"{n}_max = tl.full({{lanes}}, {identity}, {kind})",
+            f"{n}_sum = tl.zeros({{lanes}}, {kind})",
+        ),
+        (f"{n}_max, {n}_sum = add_exponentials({n}_max, {n}_sum, {part})",),
+        (f"{n}_max, {n}_sum = exponentials_row({n}_max, {n}_sum)",),
+        (
+            f"{n}_max = max_row({part})",
+            f"{n}_sum = tl.sum(tl.where({{mask}}, libdevice.exp({{v}} - {n}_max), 0), 1,"
+            " keep_dims=True)",
+        ),
+        (f"{n}_max.to({out})", f"{n}_sum.to({out})"),
+    )
+
+
 REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
     "sum": _sum,
     "prod": _prod,
@@ -180,4 +206,5 @@ REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
     "argmax": _arg("argmax"),
     "argmin": _arg("argmin"),
     "welford": _welford,
+    EXP_SUM: _exp_sum,
 }

@@ -14,7 +14,7 @@ from inductor_backend.codegen.triton.block_sizes import Axis
 from inductor_backend.codegen.triton.block_writer import BlockWriter, needed
 from inductor_backend.codegen.triton.index_writer import IndexWriter
 from inductor_backend.codegen.triton.loads_and_stores import store_source
-from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
+from inductor_backend.codegen.triton.reducers import LANE, REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
 from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.nodes import Store
@@ -127,6 +127,7 @@ class RowWriter:
                 at=at,
                 count=f"({addressing.size(reduced.numel)})",
                 rows=addressing.shape(addressing.tile.outer),
+                lanes=shape.removesuffix("]") + f" // {LANE}]",
                 turn=f"start // {reduced.constant}",
                 last=f"({reduced.letter}index - start == {reduced.constant} - 1)",
             )

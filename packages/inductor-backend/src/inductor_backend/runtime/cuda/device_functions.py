@@ -217,6 +217,25 @@ def log_add_exp(a, b):
 
 
 @triton.jit
+def add_exponentials(most, total, x):
+    """Adds a block to lanes of maxima and sums of exp(x - maximum). A lane takes neighbours of the
+    block, which one thread holds: the sums are scaled once for all of them.
+    """
+    wide = tl.reshape(x, [most.shape[0], most.shape[1], x.shape[1] // most.shape[1]])
+    greatest = greater(most, tl.reduce(wide, 2, greater))
+    base = tl.where(greatest == float("-inf"), 0.0, greatest)  # -inf - -inf would be NaN
+    added = tl.sum(libdevice.exp(wide - base[:, :, None]), 2)
+    return greatest, total * libdevice.exp(most - base) + added
+
+
+@triton.jit
+def exponentials_row(most, total):
+    """Combines the lanes of `add_exponentials`. The sum is NaN where the maximum is infinite."""
+    greatest = max_row(most)
+    return greatest, tl.sum(total * libdevice.exp(most - greatest), 1, keep_dims=True)
+
+
+@triton.jit
 def last_greatest(a, at, b, bt):
     """Returns the later of two neighbours, unless the earlier is greater; NaN is only replaced by
     NaN."""
