@@ -149,7 +149,9 @@ def _largest(values: Sequence[Any], reference: Sequence[Any]) -> float:
     if len(values) != len(reference):
         return float("inf")
     errors = [
-        float((value.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+        float(
+            (value.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30)
+        )
         for value, expected in zip(values, reference, strict=True)
     ]
     return max(errors, default=0.0)

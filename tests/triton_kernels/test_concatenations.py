@@ -85,3 +85,14 @@ def test_stacked_gathers_and_symbolic_sizes():
     result = checked(messages, R(7, 8), I(0, 7, 30), I(0, 7, 30), R(16, 5), dynamic=True)
     inputs = R(9, 8), I(0, 9, 40), I(0, 9, 40), R(16, 5)
     torch.testing.assert_close(result(*inputs)[0], messages(*inputs), atol=1e-4, rtol=1e-4)
+
+
+def test_a_sum_is_computed_once_before_its_rows_are_gathered():
+    """Not once for each index."""
+
+    def program(x, y, i, j, w):
+        z = x + y.relu()
+        return torch.cat([z[i], z[j]], 1) @ w
+
+    result = checked(program, R(300, 16), R(300, 16), I(0, 300, 900), I(0, 300, 900), R(32, 4))
+    assert result.kernels == 2

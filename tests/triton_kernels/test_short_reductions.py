@@ -80,3 +80,11 @@ def test_other_reductions_keep_their_rows(fn):
 
 def test_nine_rows():
     assert "rindex" in checked(lambda x: x.sum(0), R(9, 40)).source
+
+
+def test_a_sum_that_is_stored_is_stored_in_its_own_dtype():
+    """Where several kernels read it: half the bytes."""
+    g = R(2, 3, 2, 5, 8).bfloat16()
+    result = checked(lambda g: (g.sum(2) @ g[:, :, 0].transpose(-1, -2), g.sum(2) * 2), g)
+    dtypes = {buffer.dtype for buffer in result.compilation.program.buffers.values()}
+    assert dtypes == {torch.bfloat16}

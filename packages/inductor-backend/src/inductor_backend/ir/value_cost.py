@@ -11,6 +11,9 @@ CHEAP = 8
 #: Most loads in a body that is recomputed.
 CHEAP_LOADS = 3
 
+#: Longest row of strided elements that a pointwise loop reduces (on GPUs).
+UNROLLED = 8
+
 
 def cost(value: Value) -> int:
     """Estimates the scalar instructions to compute the value once, not counting loads, nor rounding,

@@ -43,7 +43,7 @@ from inductor_backend.lowering.context import LOWERINGS, Lowering, aten, last_st
 from inductor_backend.lowering.dropout import is_rng_of_kernels
 from inductor_backend.lowering.element_types import can_be_lowered
 from inductor_backend.lowering.fallback import call_any
-from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
+from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients, sums_of_scatters
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.scatter import ATOMIC_DTYPES
 from tracer_core.plugin_api import BackendError, CompileSpec, Trait, communicates, overloads_with
@@ -101,7 +101,11 @@ class GraphLowering:
         self.saved = {
             number for number, out in enumerate(spec.outputs) if out.saved and self.target.triton
         }
-        self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # needs ordered loops
+        self.sums = {}
+        if not self.target.triton:
+            self.sums = sums_of_gradients(gm.graph)  # needs ordered loops
+        elif not torch.are_deterministic_algorithms_enabled():
+            self.sums = sums_of_scatters(gm.graph)
 
     def run(self) -> LoopProgram:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""

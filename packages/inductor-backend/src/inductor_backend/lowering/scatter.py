@@ -354,13 +354,22 @@ def index_put(
     if masks or not inputs or len(indices) > len(x.sizes):
         ref: Ref = call_any(ctx, aten.index_put.default, [x, list(indices), values, accumulate], {})
         return ref
-    indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
+    return put_into(Target.like(ctx, x, accumulate), x.sizes, indices, values, accumulate)
+
+
+def put_into(
+    target: Target, sizes: Sequence[Expr], indices: Sequence[Ref | None], values: Ref, adds: bool
+) -> Ref:
+    """Stores or adds values at integer indices of a target of these sizes."""
+    ctx = target.ctx
+    indices = [*indices, *[None] * (len(sizes) - len(indices))]
+    inputs = [k for k, index in enumerate(indices) if index is not None]
     adjacent = inputs == list(range(inputs[0], inputs[-1] + 1))
     shared = _common([indices[k].sizes for k in inputs])  # type: ignore[union-attr]
     first = inputs[0] if adjacent else 0
-    rest = [size for k, size in enumerate(x.sizes) if indices[k] is None]
+    rest = [size for k, size in enumerate(sizes) if indices[k] is None]
     domain = [*rest[:first], *shared, *rest[first:]]
-    dtype, rank = compute_dtype(x.dtype), len(shared)
+    dtype, rank = compute_dtype(ctx.meta().dtype), len(shared)
 
     def place(at: Sequence[Index]) -> Sequence[Index]:
         common, others = at[first : first + rank], [*at[:first], *at[first + rank :]]
@@ -368,14 +377,13 @@ def index_put(
             (
                 others.pop(0)
                 if index is None
-                else indirect(index.at(broadcast(common, index.sizes)), x.sizes[k], wrap=True)
+                else indirect(index.at(broadcast(common, index.sizes)), sizes[k], wrap=True)
             )
             for k, index in enumerate(indices)
         ]
 
-    target = Target.like(ctx, x, accumulate)
-    combine = "add" if accumulate else "set"
-    target.scatter(combine, domain, place, lambda at: ctx.element(values, at, dtype))
+    body = lambda at: ctx.element(values, at, dtype)
+    target.scatter("add" if adds else "set", domain, place, body)
     return target.result()
 
 

@@ -49,8 +49,9 @@ def worth_inlining(
     once = len(readers) == 1 and len(loads[0]) == 1
     if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
         return None  # computed no more often than before, and not stored
-    if is_cheap(value) and (len(readers) == 1 or load_count(value) <= 1):
-        return None
+    if is_cheap(value) and not (gpu and _gathered(value, loads)):
+        if len(readers) == 1 or load_count(value) <= 1:
+            return None
     numel = product(producer.sizes)
     small = gpu and isinstance(numel, int) and numel <= SMALL
     if small and cost(value) <= SMALL_COST and load_count(value) <= SMALL_LOADS:
@@ -66,6 +67,13 @@ def worth_inlining(
             return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def _gathered(value: Value, loads: list[list[Value]]) -> bool:
+    """Returns whether readers load the result of several loads at indices: one row for each index, and
+    not several, costs less than the store."""
+    indices = (index for result in loads for load in result for index in load.indices())
+    return load_count(value) > 1 and any(True for i in indices for _ in i.indirect_values())
 
 
 def reads_few(reader: LoopNode, loads: list[Value], producer: LoopNode) -> bool:

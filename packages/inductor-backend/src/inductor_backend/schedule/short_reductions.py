@@ -17,12 +17,10 @@ import torch
 from inductor_backend.ir.index_expr import Index, product, variables
 from inductor_backend.ir.nodes import LoopNode, LoopProgram, Node, Store
 from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.value_cost import UNROLLED
 from inductor_backend.ir.values import Rewriter, cast, const, make, topological
 from inductor_backend.limits import MAX_BODY_VALUES
 from inductor_backend.schedule.split_reductions import readers_of, reads_across
-
-#: Longest row that is unrolled.
-UNROLLED = 8
 
 #: Reduction -> the operator that combines two elements.
 _COMBINE = {
