@@ -298,12 +298,21 @@ class Partitioner:
 
     def _in_memory(self) -> set[Node]:
         """Returns the values that have memory in the forward even if they are not saved, where
-        pointwise operators are fused: results and operands of matmuls and the like, and outputs.
+        pointwise operators are fused: results and operands of matmuls and the like, outputs, and
+        what is read both before and after such an operator (a residual).
         """
-        heavy = [node for node in self.forward if _is_heavy(node)]
-        values = {*self.joint.outputs, *heavy}
-        values.update(source for node in heavy for source in node.all_input_nodes)
-        return {self.owners.of(node) for node in values}
+        values = {self.owners.of(node) for node in self.joint.outputs}
+        depths: dict[Node, int] = {}  # how many such operators follow one another up to a node
+        readers: dict[Node, set[int]] = {}
+        for node in self.joint.forward:
+            heavy, sources = _is_heavy(node), node.all_input_nodes
+            depths[node] = heavy + max((depths[source] for source in sources), default=0)
+            if heavy:
+                values.update(map(self.owners.of, (node, *sources)))
+            elif not self.owners.is_view(node):
+                for source in sources:
+                    readers.setdefault(self.owners.of(source), set()).add(depths[node])
+        return values | {node for node, result in readers.items() if len(result) > 1}
 
     def _work(self, node: Node) -> int:
         """Returns the bytes of a value that takes a function (exp, tanh) to recompute, as these take
