@@ -123,3 +123,27 @@ def test_an_input_that_is_overwritten_between_both():
     ours, eager = x.clone(), x.clone()
     for value, other in zip(result(ours)[:2], program(eager), strict=False):
         torch.testing.assert_close(value, other)
+
+
+def test_the_backward_of_a_softcapped_loss_is_one_kernel():
+    """tanh has two readers, which become one: it is computed there."""
+    aten = torch.ops.aten
+
+    def program(x, greatest, total, target):
+        tanh = torch.tanh(x / 15)
+        y = tanh * 15 - greatest - total
+        of_loss = aten.nll_loss_backward(torch.ones(2), y, target, None, 0, -100, torch.ones(()))
+        gradient = aten._log_softmax_backward_data(of_loss, y, 1, torch.float32)
+        return aten.tanh_backward(gradient * 15, tanh) / 15
+
+    x = row_of(300)
+    greatest, total = statistics(15 * torch.tanh(x / 15))
+    with interpreted():
+        result = compiled(program, x, greatest, total, torch.tensor([3, -100]))
+    arguments = x, greatest, total, torch.tensor([3, -100])
+    (ours,), eager = result(*arguments), program(*arguments)
+    torch.testing.assert_close(ours, eager)
+    assert sum("tanh" in source for source in result.compilation.sources) == 1
+    assert [body.writes for body in result.compilation.bodies if body] == [
+        {result.compilation.program.outputs[0]}
+    ]

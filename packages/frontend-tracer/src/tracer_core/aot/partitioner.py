@@ -21,7 +21,6 @@ before.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ import torch
 from tracer_core.aot.attention_seeds import without_seeds
 from tracer_core.aot.dead_code import is_size, remove_dead_nodes
 from tracer_core.aot.flow_graph import FlowGraph
+from tracer_core.aot.fused_costs import SHARE_OF_WORK, FusedCosts, bytes_of, is_heavy, result_bytes
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.late_waits import wait_late
 from tracer_core.aot.memory_owners import Owners, clone
@@ -52,13 +52,6 @@ Node = torch.fx.Node
 _CHEAP = overloads_with(Trait.CHEAP)
 _DECISIONS = overloads_with(Trait.DECIDES)
 _EXACT = overloads_with(Trait.EXACT)
-
-#: Writing a byte in the forward, or recomputing one by a function, costs as much as to save one part
-#: in so many of it.
-_SHARE_OF_WORK = 64
-
-#: Operators whose cost is not proportional to bytes: recomputed last.
-HEAVY = ("convolution", "mm", "attention", "linear", "lstm", "gru", "einsum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +77,6 @@ class Split:
     gradients: tuple[int | None, ...]
     saved_bytes: int
     values: tuple[Node | None, ...]
-
-
-def bytes_of(value: Any) -> int:
-    """Returns the bytes of a tensor, by the sizes of the captured call; 8 for a number."""
-    if not isinstance(value, torch.Tensor):
-        return 8
-    count: int = math.prod(map(hint_of, value.shape))
-    return max(1, count * value.element_size())
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +121,7 @@ class Partitioner:
         self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
         self.owners = Owners(joint.graph.nodes)
         self.decisive = self._decisive()
-        self.in_memory = self._in_memory() if fuses else self.forward
+        self.costs = FusedCosts(joint, self.owners, self.formulas) if fuses else None
 
     # What the backward needs
 
@@ -261,7 +246,7 @@ class Partitioner:
             and not runs_once(node.target)
             and not is_size(node)
         ]
-        return sorted(nodes, key=lambda node: (_is_heavy(node), -_result_bytes(node)))
+        return sorted(nodes, key=lambda node: (is_heavy(node), -result_bytes(node)))
 
     def _cheap(self, node: Node) -> bool:
         """Whether a node may be recomputed by default."""
@@ -295,29 +280,6 @@ class Partitioner:
             else:
                 compared += node.all_input_nodes
         return nodes
-
-    def _in_memory(self) -> set[Node]:
-        """Returns the values that have memory in the forward even if they are not saved, where
-        pointwise operators are fused: results and operands of matmuls and the like, and outputs.
-        """
-        heavy = [node for node in self.forward if _is_heavy(node)]
-        values = {*self.joint.outputs, *heavy}
-        values.update(source for node in heavy for source in node.all_input_nodes)
-        return {self.owners.of(node) for node in values}
-
-    def _work(self, node: Node) -> int:
-        """Returns the bytes of a value that takes a function (exp, tanh) to recompute, as these take
-        a CPU longer than to write and read the result.
-        """
-        value = node.meta["val"]
-        if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not self.fuses:
-            return 0
-        formula = self.formulas.get(node)
-        if formula is not None:
-            calls = isinstance(formula, SoftmaxFormula) and formula.calls_function
-            return bytes_of(value) if calls else 0
-        cheap = node.target in _CHEAP or node.target in _EXACT or self.owners.is_view(node)
-        return 0 if cheap else bytes_of(value)
 
     def _sources(self, node: Node) -> list[Node]:
         """Returns what a node is computed from, if it is recomputed."""
@@ -362,13 +324,14 @@ class Partitioner:
                 bias = 1 + count - self.order[node]
                 half = node.op == "placeholder" and node not in self.mutated
                 size = 0 if half else self._stored_bytes(node)
-                written = 0 if half or node in self.in_memory else size
-                cost = size * _SHARE_OF_WORK + written
+                written = 0 if half or self.costs is None else self.costs.writing(node, size)
+                cost = size * SHARE_OF_WORK + written
                 graph.edge((node, "in"), (node, "out"), cost * 4 * count + bias)
             if not again(node):
                 graph.edge("source", (node, "in"))
                 continue
-            if work := self._work(node):
+            work = 0 if self.costs is None else self.costs.recomputing(node, self._sources(node))
+            if work:
                 graph.edge("source", (node, "in"), work * 4 * count)
             sources = [source for source in self._sources(node) if not is_size(source)]
             for source in sources:
@@ -563,16 +526,6 @@ class Partitioner:
                 match.append(len(results))
                 results.append(value)
         return tuple(match), results
-
-
-def _is_heavy(node: Node) -> bool:
-    return any(name in str(node.target) for name in HEAVY)
-
-
-def _result_bytes(node: Node) -> int:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (tuple, list)) else [value]
-    return sum(bytes_of(value) for value in values if isinstance(value, torch.Tensor))
 
 
 def _reshaped(output: Node, owner: Node) -> bool:

@@ -69,12 +69,10 @@ class Inliner:
 
     def __init__(self, program: LoopProgram, gpu: bool) -> None:
         self.program, self.gpu = program, gpu
-        self.nodes: dict[str, Node] = {node.name: node for node in live_nodes(program)}
         self.reasons: list[tuple[str, str]] = []
+        self.nodes: dict[str, Node] = {}
         self.readers: dict[str, dict[str, None]] = {}  # dicts: ordered sets
-        for node in self.nodes.values():
-            for buffer in node.reads():
-                self.readers.setdefault(buffer, {})[node.name] = None
+        self.take_live()
         self.program_writers = program.writers()
         self.position = {name: place for place, name in enumerate(self.nodes)}
         self.overwritten: dict[str, int] = {}  # input -> position of its first mutation
@@ -82,6 +80,14 @@ class Inliner:
             for name in node.writes:
                 if program.buffers[name].kind is BufferKind.INPUT:
                     self.overwritten.setdefault(name, place)
+
+    def take_live(self) -> None:
+        """Forgets nodes whose values nobody reads any more."""
+        self.nodes = {node.name: node for node in live_nodes(self.program)}
+        self.readers = {}
+        for node in self.nodes.values():
+            for buffer in node.reads():
+                self.readers.setdefault(buffer, {})[node.name] = None
 
     def run(self) -> list[tuple[str, str]]:
         """Inlines what it can; returns (node, reason) for nodes that were not inlined."""
@@ -91,9 +97,11 @@ class Inliner:
                 reason = self.inline(node)
                 if reason is not None:
                     self.reasons.append((name, reason))
+        self.program.nodes = list(self.nodes.values())
+        self.take_live()
         for node in reversed(list(self.nodes.values())):
             if isinstance(node, LoopNode):
-                self.inline_where_few(node)
+                self.inline_late(node)
         self.program.nodes = list(self.nodes.values())
         self.program.nodes = live_nodes(self.program)
         return self.reasons
@@ -120,18 +128,22 @@ class Inliner:
         loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
         return loops, loads, buffer in self.program.output_names or len(loops) < len(readers)
 
-    def inline_where_few(self, node: LoopNode) -> None:
-        """Inlines into loops that read few elements: what other loops read may then stay in their
-        kernel. In C++, functions of vectors and of single numbers differ in the last bit."""
+    def inline_late(self, node: LoopNode) -> None:
+        """Inlines into the only reader that is left of several, and into loops that read few
+        elements: what other loops read may then stay in their kernel. In C++, functions of vectors
+        and of single numbers differ in the last bit."""
         if self.why_not(node) is not None or self.may_fail(node):
-            return
-        if not self.gpu and node_cost(node) > 0:
             return
         (buffer,) = node.stores[0].buffers
         loops, loads, stored = self.loops_that_read(buffer)
-        for reader, result in zip(loops, loads, strict=True):
-            if not stored and reads_few(reader, result, node):
-                self.substitute(node, buffer, reader)
+        if stored:
+            return
+        if len(loops) == 1 and worth_inlining(node, loops, loads, self.gpu) is None:
+            self.substitute(node, buffer, loops[0])
+        elif self.gpu or node_cost(node) == 0:
+            for reader, result in zip(loops, loads, strict=True):
+                if reads_few(reader, result, node):
+                    self.substitute(node, buffer, reader)
 
     def inline(self, node: LoopNode) -> str | None:
         reason = self.why_not(node)
