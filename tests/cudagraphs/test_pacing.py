@@ -67,8 +67,8 @@ def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
 
 
 def test_launches_leave_gaps_that_count():
-    """A device that sets the pace idles between launches: 200 of them cost 4 % of 5 ms, 20 do not."""
-    for launches, pays in ((200, True), (20, False)):
+    """A device that sets the pace idles between launches: 100 of them cost 4 % of 5 ms, 20 do not."""
+    for launches, pays in ((100, True), (20, False)):
         check = CpuBoundCheck(launches=launches)
         unfinished = [None]
         for _ in range(3):
