@@ -50,7 +50,7 @@ class Measured:
         return self.prepare() if question == "prepare" else self.round()
 
     def prepare(self) -> dict[str, Any]:
-        """Compiles, judges the first step, warms up."""
+        """Compiles, checks the first step, warms up."""
         import torch
 
         from benchmarks import gpu
@@ -128,10 +128,10 @@ def _errors(built: Any, result: Any, wide: Any) -> dict[str, Any]:
         return [leaf.detach() for leaf in leaves if leaf.is_floating_point()]
 
     try:
-        truth = tensors(wide.step(wide.target, wide.batches[0]))
+        reference = tensors(wide.step(wide.target, wide.batches[0]))
     except (RuntimeError, NotImplementedError) as error:
         return {"no_float64": str(error)[:200]}
-    errors = {"error": _largest(tensors(result), truth)}
+    errors = {"error": _largest(tensors(result), reference)}
     if built.training and isinstance(built.target, torch.nn.Module):
         pairs: list[Any] = list(
             zip(built.target.parameters(), wide.target.parameters(), strict=True)
@@ -144,13 +144,15 @@ def _errors(built: Any, result: Any, wide: Any) -> dict[str, Any]:
     return errors
 
 
-def _largest(values: Sequence[Any], truth: Sequence[Any]) -> float:
-    """The largest 2-norm of a difference, relative to the truth's; infinite where a value is missing."""
-    if len(values) != len(truth):
+def _largest(values: Sequence[Any], reference: Sequence[Any]) -> float:
+    """The largest 2-norm of a difference, relative to the reference's; infinite where a value is missing."""
+    if len(values) != len(reference):
         return float("inf")
     errors = [
-        float((value.double() - true.double()).norm() / true.double().norm().clamp_min(1e-30))
-        for value, true in zip(values, truth, strict=True)
+        float(
+            (value.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30)
+        )
+        for value, expected in zip(values, reference, strict=True)
     ]
     return max(errors, default=0.0)
 

@@ -66,7 +66,7 @@ for _entry in _discovery.entry_points(group=_discovery.PROJECT):
 LONG = """
 mutation_tests/test_mutations execution/test_generate engines/test_tvm distributed/test_ddp
 aot/test_fused_optimizers inductor/test_rounding_where_it_shows distributed/test_placed
-aot/test_handed_on inductor/test_freeze inductor/test_native_library execution/test_memory
+aot/test_writes_across_parts inductor/test_freeze inductor/test_native_library execution/test_memory
 execution/test_persistent_cache_libraries debug/test_logs_and_events torch_private/test_missing_names
 triton_kernels/test_channels_last inductor/test_vectors opinfo/test_sample inductor/test_training
 inductor/test_random distributed/test_sharded execution/test_persistent_cache_changes

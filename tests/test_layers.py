@@ -55,7 +55,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("compilation", "subgraphs"),
         ("autotune",),
         ("device_codegen",),
-        ("stages",),
+        ("kernel_table", "stages"),
         ("control_flow_steps", "kernel_stages"),
         ("rewrite_stages",),
         ("pipeline",),

@@ -13,7 +13,7 @@ import torch
 import tracer_core
 from tests.support.releases import RELEASE
 from tracer_core import plugin_api
-from tracer_core.aot import overlap
+from tracer_core.aot import memory_overlap
 from tracer_core.testing import compare, compare_aliasing, torch_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -237,9 +237,11 @@ def test_places_of_random_views():
     for _ in range(1000):
         item, other = view(), view()
         common = set(elements(item)) & set(elements(other))
-        assert overlap.apart(overlap.MemoryRange.of(item), overlap.MemoryRange.of(other)) == (
-            not common
+        assert memory_overlap.apart(
+            memory_overlap.MemoryRange.of(item), memory_overlap.MemoryRange.of(other)
+        ) == (not common)
+        assert memory_overlap.overlaps_itself(item) or len(set(elements(item))) == len(
+            elements(item)
         )
-        assert overlap.overlaps_itself(item) or len(set(elements(item))) == len(elements(item))
-        if overlap.same(item, other):
+        if memory_overlap.same(item, other):
             assert elements(item) == elements(other)

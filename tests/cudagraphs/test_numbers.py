@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cudagraphs_backend import wrapping
-from cudagraphs_backend.numbers import WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.symbolic_scalars import WithNumbers
 from tracer_core import torch_private
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
 

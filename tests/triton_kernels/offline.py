@@ -91,6 +91,10 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
             x,
         ),
         "transpose": (lambda x, y: x.t() + y, x, across),
+        "sum over few heads": (
+            lambda x: x.sum(2),
+            *fakes(mode, torch.empty(4, 8, 2, 1024, 64, dtype=torch.bfloat16, device="meta")),
+        ),
         "long columns": (lambda x: x.var(0), columns),
         "argmax": (lambda x: x.argmax(1), x),
         "index": (lambda x, i: functional.embedding(i, x) * 2, x, i),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 from inductor_backend.autotune import matmul
-from inductor_backend.autotune.configs import Device, Work, candidates
+from inductor_backend.autotune.matmul_configs import Device, Work, candidates
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R

@@ -358,6 +358,38 @@ def test_deterministic_algorithms_are_respected():
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_of_gathers_are_as_exact_as_eagers(dtype):
+    """Thousands of rows are added to each."""
+    x, i = torch.randn(40, 64, device="cuda"), torch.randint(0, 40, (100_000,), device="cuda")
+    scale = torch.randn(100_000, 64, device="cuda").to(dtype)
+
+    def gradient(program, x, scale):
+        x = x.clone().requires_grad_()
+        (program(x, i, scale).float().sum()).backward()
+        return x.grad
+
+    for program in (
+        lambda x, i, s: x[i] * s,
+        lambda x, i, s: embedding(i, x) * s,
+        lambda x, i, s: torch.zeros_like(x).index_add(0, i, s * x[i]),
+    ):
+        exact = gradient(program, x.double(), scale.double())
+        eager = gradient(program, x.to(dtype), scale)
+        fast = tracer_core.compile(program)
+        for _ in range(3):
+            ours = gradient(fast, x.to(dtype), scale)
+            bound = max((eager - exact).abs().max(), exact.abs().max() * torch.finfo(dtype).eps)
+            assert (ours - exact).abs().max() <= bound
+    with_sorting = tracer_core.compile(lambda x, i, s: x[i] * s)
+    torch.use_deterministic_algorithms(True)
+    try:
+        results = [gradient(with_sorting, x.to(dtype), scale) for _ in range(3)]
+        assert all(torch.equal(result, results[0]) for result in results)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_dropped_module_gives_its_recordings_memory_back(mode):
     def taken():

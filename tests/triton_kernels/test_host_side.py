@@ -135,6 +135,42 @@ def test_what_the_device_reads_stays_with_it():
     assert "a result on cpu" in supports(node)
 
 
+def drawn(*places):
+    """A kernel's result, and random numbers of the CPU, which the output or the device reads."""
+    b = Graph()
+    x = b.input("x", 3, device="cuda:0")
+    y = b.call(aten.add.Tensor, x, 1)
+    outputs = [y]
+    for place in places:
+        number = b.call(aten.rand.default, [])
+        if place == "device":
+            outputs.append(b.call(aten.add.Tensor, y, number))
+        elif place == "output":
+            outputs.append(number)
+    return b.done(outputs, ())
+
+
+def test_random_numbers_of_the_cpu_run_beside_the_device():
+    """What layerdrop draws in each layer, whether or not the program reads it."""
+    gm, spec = drawn("output", "nobody", "output")
+    assert all(supports(node) is None for node in gm.graph.nodes)
+    cut = split(gm, spec)
+    run = cut.join(Runner(lambda inputs: cut.graph.forward(*inputs)))
+    torch.manual_seed(7)
+    _, first, last = run([torch.randn(3)])
+    after = torch.rand([])
+    torch.manual_seed(7)
+    torch.randn(3)
+    expected = [torch.rand([]) for _ in range(4)]
+    assert [first, last, after] == [expected[0], expected[2], expected[3]]
+
+
+def test_random_numbers_keep_their_order():
+    """One that the device reads stays with it, and so do the others: none may overtake it."""
+    gm, _ = drawn("output", "device")
+    assert host_side(gm.graph) == frozenset()
+
+
 def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
     """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of integers, and cast
     there.

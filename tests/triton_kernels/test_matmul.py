@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 import tracer_core
 from inductor_backend.autotune import choices, matmul
-from inductor_backend.autotune.configs import candidates as real_candidates
+from inductor_backend.autotune.matmul_configs import candidates as real_candidates
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.ir.target import interpreted
 from inductor_backend.pipeline import start

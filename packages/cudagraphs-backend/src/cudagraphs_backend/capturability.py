@@ -175,9 +175,11 @@ def _is_of_an_input(node: torch.fx.Node) -> bool:
 def _is_within(node: torch.fx.Node) -> bool:
     """Returns whether an ``as_strided`` reads only elements of its operand, from its first one on: a
     copy of a dense operand has them at the same places."""
-    value = node.args[0].meta["val"]  # type: ignore[union-attr]
-    size, stride, offset = (*node.args[1:], None)[:3]
-    numbers = (value.storage_offset(), offset or 0, *size, *stride, *value.shape, *value.stride())  # type: ignore[misc]
+    value: Any = node.args[0].meta["val"]  # type: ignore[union-attr]
+    size: Any = node.args[1]
+    stride: Any = node.args[2]
+    offset = node.args[3] if len(node.args) > 3 else None
+    numbers = (value.storage_offset(), offset or 0, *size, *stride, *value.shape, *value.stride())
     if node.target is not aten.as_strided.default or not all(isinstance(n, int) for n in numbers):
         return False
     if value.storage_offset() or offset or not value.numel():
@@ -186,7 +188,7 @@ def _is_within(node: torch.fx.Node) -> bool:
         1 + sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
         for sizes, steps in ((value.shape, value.stride()), (size, stride))
     )
-    return reached <= extent == value.numel()
+    return bool(reached <= extent == value.numel())
 
 
 def _is_waited_for(node: torch.fx.Node) -> bool:

@@ -163,6 +163,11 @@ class GraphEntry:
         self.timed = timed
         self.reason = ""
 
+    def recurs(self) -> bool:
+        """Returns whether calls came back to the captured addresses, as those of a few alternating
+        batches do, before a third capture."""
+        return self.captures < 2 or self.replays >= self.captures
+
     def repaid(self) -> bool:
         """Returns whether the captures so far were replayed often enough for another one."""
         return self.captures > 0 and self.replays >= MIN_REPLAYS_OF_CAPTURE * self.captures
@@ -223,7 +228,7 @@ class CapturePolicy:
             logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
         elif entry.timed.decided:
             entry.attempts += 1
-        return entry.timed.decided and not entry.reason
+        return entry.timed.decided and not entry.reason and entry.recurs()
 
     def affordable(self, entry: GraphEntry, captured_sizes: int) -> bool:
         """Returns whether memory and copies allow a capture. A negative verdict is final:

@@ -13,11 +13,11 @@ import torch
 
 from cudagraphs_backend import capturability, pool_assignment
 from cudagraphs_backend.capturability import Traits
-from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.policy import Verdicts, few_launches
 from cudagraphs_backend.runner import GraphedRunner, GraphRow, runners
 from cudagraphs_backend.state import states
+from cudagraphs_backend.symbolic_scalars import Numbers, WithNumbers
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner, logger, stage
 
 #: The last graphs that could not be captured, with reasons.

@@ -18,10 +18,11 @@ import torch
 from inductor_backend.kernels import native
 from inductor_backend.runtime.cpp.build import load_binary
 from inductor_backend.runtime.cuda.graphs import with_cuda_graphs
+from inductor_backend.runtime.determinism import without_deterministic_form
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 8
+FORMAT = 9
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -46,8 +47,7 @@ def _tensor_from_json(stored: dict[str, Any]) -> torch.Tensor:
 
 def serialize(runner: Runner) -> bytes:
     """Returns the runner as JSON. Raises BackendError for a runner that this backend did not make,
-    or that has kernels for each
-    setting of TF32 and of deterministic algorithms.
+    or that has kernels for each setting of TF32.
     """
     return json.dumps(_stored(runner)).encode("utf-8")
 
@@ -74,10 +74,7 @@ def serialize_for(runner: Runner, architectures: Sequence[str]) -> bytes:
 def _stored(runner: Runner) -> dict[str, Any]:
     artifact = runner.artifact
     if not isinstance(artifact, Artifact):
-        several = (
-            "or has kernels for each setting of TF32 and of deterministic algorithms, which are not"
-            " stored"
-        )
+        several = "or has kernels for each setting of TF32, which are not stored"
         raise BackendError(
             "inductor", "serialize", f"{runner!r} was not made by this backend, {several}"
         )
@@ -99,6 +96,7 @@ def _stored(runner: Runner) -> dict[str, Any]:
         "fallbacks": list(artifact.fallbacks),
         "natives": list(artifact.natives),
         "machine_code": None,
+        "deterministic": artifact.deterministic,
     }
 
 
@@ -143,8 +141,11 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         constants,
         stored["device"],
         tuple(stored["natives"]),
+        deterministic=stored["deterministic"],
     )
     runner = runner_of(load_module(stored["text"], library, constants, spec.name), artifact)
+    if not artifact.deterministic:
+        runner = without_deterministic_form(runner, spec.name)
     traits = stored["graph_traits"]
     return runner if traits is None else with_cuda_graphs(runner, traits, spec)
 

@@ -10,15 +10,15 @@ from inductor_backend.codegen.triton.block_sizes import MAX_PERSISTENT
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
-from inductor_backend.debug.kernel_table import kernel_table
 from inductor_backend.device_codegen import codegen_of
 from inductor_backend.ir.native_loop import NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode
+from inductor_backend.kernel_table import kernel_table
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
-from inductor_backend.schedule.atomics import scatter_in_any_order
+from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
@@ -29,6 +29,7 @@ from inductor_backend.schedule.kernel_choice import choose_externs, native_choic
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.online_softmax import merge_online
 from inductor_backend.schedule.rounding import insert_rounding
+from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
@@ -76,9 +77,11 @@ def choose_buffer_layouts(c: Compilation) -> None:
 
 
 def split_long_reductions(c: Compilation) -> None:
-    """Merges reductions of a softmax; splits long ones of few rows, to keep the device busy."""
+    """Unrolls very short reductions, merges those of a softmax, and splits long ones of few rows, to
+    keep the device busy."""
     count = len(c.program.buffers)
-    c.fused = merge_online(c.program, c.sizes, MAX_PERSISTENT)
+    c.fused = unroll_short_reductions(c.program, c.sizes)
+    c.fused += merge_online(c.program, c.sizes, MAX_PERSISTENT)
     c.fused += split_reductions(c.program, c.sizes)
     if c.outline is not None:
         assert c.lowered is not None
@@ -236,6 +239,7 @@ def load(c: Compilation) -> None:
         c.program.constants,
         str(c.target.device) if c.target.device.type == "cuda" else None,
         c.natives,
+        deterministic=not scatters_atomically(c.program),
     )
     c.runner = runner_of(namespace, artifact)
 

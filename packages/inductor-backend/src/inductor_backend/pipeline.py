@@ -88,7 +88,8 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     runner = c.runner
     assert runner is not None
     if matmul.depends_on_settings(c):
-        runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c))
+        stored = not matmul.has_float32_matmuls(c)
+        runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c), stored)
     if c.target.device.type == "cuda":
         runner = with_cuda_graphs(runner, c.original, c.spec)
     wrapped: Runner = replace(runner, channels_last=frozenset(c.program.channels_last))

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from onnxrt_backend.attention import forbidden_rows_are_zeros
-from onnxrt_backend.bounds import single_bounds
-from onnxrt_backend.means import means_are_pools
+from onnxrt_backend.clamp import single_bounds
+from onnxrt_backend.mean_as_pooling import means_are_pools
 from onnxrt_backend.torch_private.onnx_exporter import translate
 from onnxrt_backend.value_checks import fault, total
 from tracer_core.plugin_api import add_value_check, contiguous_graph, promote

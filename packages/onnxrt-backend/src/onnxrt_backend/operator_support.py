@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend.attention import unsupported
-from onnxrt_backend.bounds import single_bound
+from onnxrt_backend.clamp import single_bound
 from onnxrt_backend.single_op_session import build
 from onnxrt_backend.torch_private.onnx_exporter import has_translation
 from onnxrt_backend.value_checks import positions_are_read

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from tvm_backend import elementary, matmul, rows
-from tvm_backend.bounds import BOUNDS
+from tvm_backend import elementary, matmul, softmax
+from tvm_backend.clamp_and_extremes import BOUNDS
 from tvm_backend.convolutions import convolution
 from tvm_backend.dtypes import DTYPES
 from tvm_backend.indexing import INDEXING
@@ -146,7 +146,7 @@ def _softmax(importer: Any, node: torch.fx.Node) -> Any:
     if x.ty.dtype != "float32" or dim not in (-1, last) or last < 0:
         return builder.emit(relax.op.nn.softmax(x, dim))
     return builder.emit_te(
-        rows.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=matmul.FUSABLE
+        softmax.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=matmul.FUSABLE
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner, stage
 from tvm_backend.build import build, target_of, with_constants
-from tvm_backend.machine import Machine, aligned
+from tvm_backend.virtual_machine import Machine, aligned
 
 
 def freezable(module: Any, graph: Any, check: Any, spec: CompileSpec) -> Runner:

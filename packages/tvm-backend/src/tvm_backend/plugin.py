@@ -54,8 +54,8 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     from tvm_backend.build import build, target_of  # heavy: tvm
     from tvm_backend.freezing import freezable  # heavy: torch
     from tvm_backend.indexing import fault  # heavy: torch
-    from tvm_backend.machine import Machine  # heavy: torch
     from tvm_backend.translate import relax_module  # heavy: tvm
+    from tvm_backend.virtual_machine import Machine  # heavy: torch
 
     with stage("tvm import", graph=spec.name):
         result = contiguous_graph(graph)
@@ -86,9 +86,9 @@ def tracer_backends() -> list[Backend]:
             devices=frozenset({"cpu", "cuda"}),
             params="constants",
             modes={"default": "TVM's rules and recorded schedules; tuning by the option trials"},
-            supports="tvm_backend.support:supports",
+            supports="tvm_backend.operator_support:supports",
             options="tvm_backend.options:Options",
-            reset="tvm_backend.support:reset",
+            reset="tvm_backend.operator_support:reset",
             available=available,
             check=check,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tvm_backend.bounds import reducer
+from tvm_backend.clamp_and_extremes import reducer
 from tvm_backend.tvm_private import Converter
 
 

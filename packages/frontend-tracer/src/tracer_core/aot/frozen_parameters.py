@@ -32,7 +32,7 @@ from tracer_core.errors import RequirementError
 from tracer_core.guards.constant_check import watch_constants
 from tracer_core.guards.constant_contents import contents_of, spans_of
 from tracer_core.limits import MAX_FROZEN_STATES
-from tracer_core.storage.released import ReleasedParameter, can_release, release
+from tracer_core.storage.released_parameters import ReleasedParameter, can_release, release
 
 _FROZEN_ROLES = frozenset({Role.PARAMETER, Role.BUFFER})
 _instances: weakref.WeakSet[Frozen] = weakref.WeakSet()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot import linear_resizing, out_variants, overlapping_writes
+from tracer_core.aot import aliased_writes, linear_resizing, out_variants
 from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng_checkpoint import RecomputedRng, unseeded
@@ -223,7 +223,7 @@ class Interpretation:
             # As capture did: C++ kernels of some operators take no symbolic sizes.
             with contextlib.suppress(*self.errors), torch_private.python_dispatcher():
                 return self._node(node)
-        name = overlapping_writes.name_of(node.target) or node.target
+        name = aliased_writes.name_of(node.target) or node.target
         reason = f"{name} fails on functional values: {first_line(failure)}"
         raise LoweringUnsupported(reason, self.recorder.frame) from failure
 
@@ -247,7 +247,7 @@ class Interpretation:
                     raise LoweringUnsupported(reason)
                 args, kwargs = self._args(node, self.env)
                 if node.target in LAYERS and torch.is_autocast_enabled(args[0].device.type):
-                    name = overlapping_writes.name_of(node.target)
+                    name = aliased_writes.name_of(node.target)
                     raise LoweringUnsupported(f"{name} casts inside itself under autocast")
                 run = self._function(node)
             case "call_method":
@@ -258,9 +258,9 @@ class Interpretation:
             case _:
                 reason = f"the captured graph has a {node.op} node"
                 raise LoweringUnsupported(reason, self.recorder.frame)
-        if overlapping_writes.writes(node.target, kwargs):
+        if aliased_writes.writes(node.target, kwargs):
             eager_args = self._args(node, self.values)
-            return overlapping_writes.call(node.target, run, args, kwargs, eager_args)
+            return aliased_writes.call(node.target, run, args, kwargs, eager_args)
         return run(*args, **kwargs)
 
     def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
@@ -269,7 +269,7 @@ class Interpretation:
         if node.kwargs.get("out") is not None and out_variants.composed(target):
             return self._with_kernels(node, functools.partial(out_variants.call_into, target))
         python_kernel = self._needs_python_kernel(target)
-        if not python_kernel and not overlapping_writes.may_hold_calls(target):
+        if not python_kernel and not aliased_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
 
         resizes = python_kernel and target in linear_resizing.FUNCTIONS
@@ -278,7 +278,7 @@ class Interpretation:
             resized = linear_resizing.linear(*args, **kwargs) if resizes else None
             if resized is not None:
                 return resized
-            watch = overlapping_writes.Watched
+            watch = aliased_writes.Watched
             with torch_private.python_dispatcher() if python_kernel else watch():
                 return target(*args, **kwargs)
 

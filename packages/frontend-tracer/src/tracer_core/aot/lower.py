@@ -31,7 +31,7 @@ from tracer_core.aot.mutated_inputs import input_writes, write_back
 from tracer_core.aot.output_aliasing import NotAView, OutputPlan, OutputPlanner, Step, viewed_inputs
 from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aot.symbolic_sizes import size_origins
-from tracer_core.aot.value_requirements import with_requirements
+from tracer_core.aot.value_check_decompositions import with_requirements
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.specs import InputSpec, Phase, Role

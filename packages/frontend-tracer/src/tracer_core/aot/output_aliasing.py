@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot import overlap
+from tracer_core.aot import memory_overlap
 from tracer_core.aot.aten_recorder import AtenRecorder, memory_order
 from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_python_scalar, hint_of, size_source
@@ -286,7 +286,7 @@ class OutputPlanner:
         if (
             self.differentiated
             and value.requires_grad
-            and overlap.overlaps_itself(self.inputs[nearest])
+            and memory_overlap.overlaps_itself(self.inputs[nearest])
         ):
             # The gradient of as_strided divides by how often each place in memory is read.
             reason = "an output is a view of an input whose elements share memory"

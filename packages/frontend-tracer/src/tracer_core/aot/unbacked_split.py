@@ -20,10 +20,16 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_size
-from tracer_core.aot.handed_on import before, copied, is_read_whole, memory_of, without_history
 from tracer_core.aot.request import role_of
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.aot.view_aliasing import absolute_offsets
+from tracer_core.aot.writes_across_parts import (
+    before,
+    copied,
+    is_read_whole,
+    memory_of,
+    without_history,
+)
 from tracer_core.contract.captured_graph import APART, MARK, ORDERED, CapturedGraph
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot import overlap
+from tracer_core.aot import memory_overlap
 from tracer_core.aot.output_aliasing import OutputLayout
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.torch_private.names import names, operators
@@ -89,7 +89,9 @@ def require_none(
     such an input with several elements at one place in memory."""
     if not written:
         return
-    shared = {torch_private.storage_id(item) for item in written if overlap.overlaps_itself(item)}
+    shared = {
+        torch_private.storage_id(item) for item in written if memory_overlap.overlaps_itself(item)
+    }
     if shared:
         reason = "the graph writes to an input whose elements share memory"
         raise LoweringUnsupported(reason, nodes=writers(graph, shared))

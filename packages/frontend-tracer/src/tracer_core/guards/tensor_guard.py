@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.storage.released import ReleasedParameter
+from tracer_core.storage.released_parameters import ReleasedParameter
 from tracer_core.torch_private.needed import key_set
 
 

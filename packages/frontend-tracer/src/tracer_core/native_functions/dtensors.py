@@ -59,8 +59,7 @@ _QUESTIONS = ("is_shard", "is_replicate", "is_partial")
 
 
 @special_each_of(
-    _TENSORS,
-    *(f"{kind}.{name}" for kind in ("Placement", *_KINDS) for name in _QUESTIONS),
+    _TENSORS, *(f"{kind}.{name}" for kind in ("Placement", *_KINDS) for name in _QUESTIONS)
 )
 def question(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """What a placement, a constant, says of itself."""

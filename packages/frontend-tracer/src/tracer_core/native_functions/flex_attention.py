@@ -202,13 +202,7 @@ for _type in {type(item) for item in names("ops.higher_order.flex_attention")}:
 
 @special(*names(f"{_FLEX}.create_mask"), atomic=True)
 def create_mask(
-    tracer: Tracer,
-    mod_fn: Any,
-    B: Any,
-    H: Any,
-    Q_LEN: Any,
-    KV_LEN: Any,
-    device: Any = None,
+    tracer: Tracer, mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None
 ) -> Any:
     """Evaluates a mask_mod, or where a score_mod leaves a score of zero finite, at all positions."""
     if device is None:

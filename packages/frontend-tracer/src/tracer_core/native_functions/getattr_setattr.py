@@ -67,11 +67,7 @@ def _check_name(name: Any) -> None:
     }
 )
 def access(
-    tracer: Tracer,
-    method: Callable[[Tracer], Callable[..., Any]],
-    obj: Any,
-    name: Any,
-    *value: Any,
+    tracer: Tracer, method: Callable[[Tracer], Callable[..., Any]], obj: Any, name: Any, *value: Any
 ) -> Any:
     """An access by the tracer's method for it."""
     _check_name(name)

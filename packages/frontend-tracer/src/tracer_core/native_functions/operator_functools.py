@@ -313,8 +313,7 @@ def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, 
         return
     if tracer.native_calls.queries.get(_handle(cached, args, kwargs)) is None:
         tracer.break_graph(
-            "native_python",
-            f"the cached function {_title(cached)} runs after a change of state",
+            "native_python", f"the cached function {_title(cached)} runs after a change of state"
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from tracer_core.fx_capture.higher_order_calls import TENSOR, TransformCall, may_use_rng
 from tracer_core.graph_breaks import Restart
 from tracer_core.native_effects.effects import special, special_each
-from tracer_core.native_functions.higher_order import transformed
+from tracer_core.native_functions.func_transforms import transformed
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.tracer import Tracer

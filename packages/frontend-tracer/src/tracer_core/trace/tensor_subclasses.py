@@ -23,7 +23,7 @@ from tracer_core.guards.tensor_guard import tensor_facts
 from tracer_core.ops.calls import may_use_rng, uses_no_rng
 from tracer_core.ops.higher_order.jagged_attention import jagged_attention
 from tracer_core.ops.higher_order.subclass_calls import DTensorCall, WrapCall, inner_tensor
-from tracer_core.storage.released import ReleasedParameter
+from tracer_core.storage.released_parameters import ReleasedParameter
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import is_autocast_on, pytree
 from tracer_core.trace.component import Component

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, choose, layout_hint
-from inductor_backend.autotune.configs import Work, candidates, device_of
+from inductor_backend.autotune.matmul_configs import Work, candidates, device_of
 from inductor_backend.codegen.triton.block_sizes import Tile, variants
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.matmul import Blocks, MatmulKernelWriter
@@ -26,6 +26,7 @@ from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.runtime.cuda import tf32
 from inductor_backend.runtime.module_runner import ModuleRunner
+from inductor_backend.schedule.atomics import scatters_atomically
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
 from inductor_backend.schedule.fusion_legality import Domain
@@ -211,18 +212,15 @@ def has_float32_matmuls(c: Compilation) -> bool:
 
 def depends_on_settings(c: Compilation) -> bool:
     """Returns whether the graph was compiled for allowed TF32, or for nondeterministic algorithms."""
-    scatters = any(
-        store.atomic
-        for node in c.program.nodes
-        if isinstance(node, LoopNode)
-        for store in node.stores
-    )
-    return scatters or has_float32_matmuls(c)
+    return scatters_atomically(c.program) or has_float32_matmuls(c)
 
 
-def by_settings(first: ModuleRunner, compile_again: Callable[[], ModuleRunner]) -> ModuleRunner:
+def by_settings(
+    first: ModuleRunner, compile_again: Callable[[], ModuleRunner], stored: bool = False
+) -> ModuleRunner:
     """Returns a runner that recompiles for each new setting of TF32 and of deterministic
-    algorithms. It cannot be stored. first: compiled for the current settings."""
+    algorithms. first: compiled for the current settings. stored: the runner may be stored, as
+    `first`: it does not depend on TF32."""
     runners = {_settings(): first}
 
     def current() -> ModuleRunner:
@@ -236,7 +234,10 @@ def by_settings(first: ModuleRunner, compile_again: Callable[[], ModuleRunner]) 
 
     scalars = None if first.scalars is None else (first.scalars[0], run_with)
     return ModuleRunner(
-        lambda inputs: current().run(inputs), launches=first.launches, scalars=scalars
+        lambda inputs: current().run(inputs),
+        artifact=first.artifact if stored else None,
+        launches=first.launches,
+        scalars=scalars,
     )
 
 

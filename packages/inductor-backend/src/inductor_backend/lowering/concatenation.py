@@ -1,6 +1,6 @@
 """Lowers `cat` and `stack` to one buffer, into whose regions the operands are stored.
 
-Narrow operands on GPUs are selected in one loop instead. In a chain of concatenations
+Narrow operands on GPUs that are cheap to compute are selected in one loop instead. In a chain of concatenations
 (`cat_chains`) each operand is stored once.
 """
 
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import Expr, Index, mod, simplify, variables
-from inductor_backend.ir.nodes import Buffer, Store
+from inductor_backend.ir.nodes import Buffer, LoopNode, Node, Store
+from inductor_backend.ir.value_cost import CHEAP, CHEAP_LOADS, cost, load_count
 from inductor_backend.ir.values import cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.context import Lowering, aten, last_strides, lower
@@ -32,7 +33,7 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     if not parts:  # no loop would store into the buffer, so nothing would allocate it
         return ctx.pointwise(lambda at: const(0, dtype), label="cat")
     if ctx.gpu and _is_narrow(parts, dim):
-        return _selected(ctx, parts)
+        return _side_by_side(ctx, parts) if _are_costly(ctx) else _selected(ctx, parts)
     if ctx.gpu and len(parts) > FEW_PARTS and all(_is_single(part) for part in parts):
         parts = _bundled(ctx, parts, dim)
     buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
@@ -53,6 +54,40 @@ def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
     widths = {part.sizes[dim] for part in parts}
     width = next(iter(widths))
     return len(widths) == 1 and isinstance(width, int) and len(parts) * width <= NARROW
+
+
+def _are_costly(ctx: Lowering) -> bool:
+    """Checks whether at least half of the node's operands are gathers, or arithmetic beyond a few
+    instructions, for this concatenation alone. A selection would compute each operand for every
+    element of the result, so that they would be stored first; in regions they are computed in
+    place."""
+    operands: Sequence[torch.fx.Node] = ctx.node.args[0]  # type: ignore[assignment]
+    writers = ctx.program.writers()
+    return 2 * sum(_is_costly(ctx, writers, operand) for operand in operands) >= len(operands)
+
+
+def _is_costly(ctx: Lowering, writers: dict[str, list[Node]], operand: torch.fx.Node) -> bool:
+    """Checks whether the loops that compute an operand for its only reader, and their operands in
+    the same way, load at indices or do more than computing again is worth."""
+    waiting, instructions, loads = [(operand, ctx.node)], 0, 1
+    while waiting:
+        node, reader = waiting.pop()
+        ref = ctx.refs.get(node)
+        if not isinstance(ref, Ref) or set(node.users) != {reader}:
+            continue
+        loops = [loop for loop in writers.get(ref.buffer.name, ()) if isinstance(loop, LoopNode)]
+        if len(loops) != 1 or loops[0].is_reduction or len(loops[0].stores) != 1:
+            continue
+        if loops[0].origin.fx == node.name:  # else the node is a view
+            value = loops[0].stores[0].value
+            indices = (index for load in loops[0].loads() for index in load.indices())
+            instructions += cost(value)
+            loads += load_count(value) - 1  # this loop's result is not loaded
+            gathers = any(True for index in indices for _ in index.indirect_values())
+            if gathers or instructions > CHEAP or loads > CHEAP_LOADS:
+                return True
+        waiting += [(inner, node) for inner in node.all_input_nodes]
+    return False
 
 
 def _is_single(part: Ref) -> bool:
@@ -94,6 +129,19 @@ def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
         return result
 
     return ctx.pointwise(body, label="cat")
+
+
+def _side_by_side(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
+    """Stores parts of equal width into their regions, all of them in one loop."""
+    sizes, dtype = ctx.shape(), ctx.meta().dtype
+    buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
+    width, stores = parts[0].sizes[-1], []
+    for number, part in enumerate(parts):
+        *rows, last = variables(part.sizes)
+        place = (*rows, last + width * number)
+        stores.append(Store((buffer.name,), place, cast(part.at([*rows, last]), dtype)))
+    ctx.add_loop(parts[0].sizes, [False] * len(sizes), stores, "cat")
+    return Ref.of(buffer)
 
 
 def store_parts(ctx: Lowering, buffer: Buffer, parts: Sequence[Ref], dim: int, start: Expr) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import At
+from inductor_backend.ir.index_expr import At, Expr, contiguous_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, make
 from inductor_backend.ir.views import Ref
@@ -41,7 +41,19 @@ def _call(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, rest: Sequence[A
         for argument in ctx.node.args[:3]
     ]
     operands = [
-        None if ref is None or fake is None else ctx.strided(ref, ctx.sizes.exprs(fake.stride()))
+        None if ref is None or fake is None else ctx.strided(ref, _operand_strides(ctx, fake))
         for ref, fake in zip((x, weight, bias), fakes, strict=True)
     ]
     return ctx.extern(ctx.node.target, [*operands, *rest])
+
+
+def _operand_strides(ctx: Lowering, fake: torch.Tensor) -> Sequence[Expr]:
+    """Returns eager's strides, but on GPUs row-major ones for a view that is in no memory format: ATen
+    copies it to these, slower than a loop that fuses with others."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    dense = fake.is_contiguous() or (
+        fake.dim() in formats and fake.is_contiguous(memory_format=formats[fake.dim()])
+    )
+    if not ctx.gpu or dense or fake.dim() != 3:
+        return ctx.sizes.exprs(fake.stride())
+    return contiguous_strides(ctx.sizes.exprs(fake.shape))

@@ -101,3 +101,14 @@ def _triangle(name: str) -> Any:
 
 lower(aten.tril.default)(_triangle("le"))
 lower(aten.triu.default)(_triangle("ge"))
+
+
+@lower(aten.eye.default, aten.eye.m)
+def eye(ctx: Lowering, *sizes: Any, **unused: Any) -> Ref:
+    """Lowers eye; torch's decomposition compares ranges of unsigned integers, which no loop does."""
+
+    def body(at: Any) -> Any:
+        same = make("eq", make("index", attr=at[0]), make("index", attr=at[1]))
+        return cast(same, compute_dtype(ctx.meta().dtype))
+
+    return ctx.pointwise(body, label="eye")

@@ -43,18 +43,20 @@ from inductor_backend.lowering.context import LOWERINGS, Lowering, aten, last_st
 from inductor_backend.lowering.dropout import is_rng_of_kernels
 from inductor_backend.lowering.element_types import can_be_lowered
 from inductor_backend.lowering.fallback import call_any
-from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
+from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients, sums_of_scatters
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
+from inductor_backend.lowering.scatter import ATOMIC_DTYPES
 from tracer_core.plugin_api import BackendError, CompileSpec, Trait, communicates, overloads_with
 
 #: Modules of lowerings whose loops must run in order, as Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scatter"})
 
-#: Scatters that eager runs in any order on a GPU, by atomic adds or plain stores (it sorts others).
-UNORDERED = overloads_with(Trait.SCATTERS)
-
-#: Element types that Triton adds atomically on every device, with eager's rounding.
-ATOMIC_TYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
+#: Scatters that run in any order on a GPU, by atomic adds or simple stores, unless algorithms have
+#: to be deterministic. (Eager sorts the indices of some: those that are gradients of gathers.)
+UNORDERED = overloads_with(Trait.SCATTERS) | {
+    aten._unsafe_index_put.default,
+    aten.embedding_dense_backward.default,
+}
 
 #: Name of a function on symbolic scalars -> its Python expression.
 NUMBER_TEXTS: dict[str, str] = {
@@ -99,7 +101,11 @@ class GraphLowering:
         self.saved = {
             number for number, out in enumerate(spec.outputs) if out.saved and self.target.triton
         }
-        self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # needs ordered loops
+        self.sums = {}
+        if not self.target.triton:
+            self.sums = sums_of_gradients(gm.graph)  # needs ordered loops
+        elif not torch.are_deterministic_algorithms_enabled():
+            self.sums = sums_of_scatters(gm.graph)
 
     def run(self) -> LoopProgram:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
@@ -253,7 +259,7 @@ class GraphLowering:
             f"additions of {self.program.buffers[name].dtype} in any order"
             for node in output
             for store in node.stores
-            if store.combine is not None
+            if store.combine not in (None, "set")
             for name in store.buffers
             if not _adds_in_any_order(self.program.buffers[name].dtype)
         }
@@ -264,6 +270,7 @@ class GraphLowering:
         del self.program.nodes[nodes:]
         for key in list(self.ctx.copies)[copies:]:
             del self.ctx.copies[key]
+        self.ctx.scattered.pop(node, None)
         return call_any(self.ctx, node.target, args, kwargs)
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
@@ -452,12 +459,9 @@ def _number_text(value: Any) -> str:
 
 
 def _unordered(node: torch.fx.Node) -> bool:
-    """Checks whether a scatter's points may be combined in any order, as in eager."""
-    accumulates = node.target is aten.index_put.default and (*node.args, False)[3]
-    return (
-        node.target in UNORDERED and not accumulates and _adds_in_any_order(node.meta["val"].dtype)
-    )
+    """Checks whether a scatter's points may be combined in any order."""
+    return node.target in UNORDERED and not torch.are_deterministic_algorithms_enabled()
 
 
 def _adds_in_any_order(dtype: torch.dtype) -> bool:
-    return dtype in ATOMIC_TYPES and not torch.are_deterministic_algorithms_enabled()
+    return dtype in ATOMIC_DTYPES and not torch.are_deterministic_algorithms_enabled()

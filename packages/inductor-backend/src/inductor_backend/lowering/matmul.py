@@ -12,6 +12,9 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.lowering.context import Lowering, aten, lower
 
+#: Bytes of a vector load, and the elements from which an operand is copied for it.
+VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
+
 
 def is_blas_matrix(layout: BufferLayout) -> bool:
     """Checks that one of the last two dims has stride 1 and that the other's stride does not
@@ -31,7 +34,11 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
     """Returns the operand as BLAS requires it, else a row-major copy (on GPUs that of its transpose
     where its columns are contiguous: the two operands of a gradient's matmuls then share one copy)."""
     layout = x.strided()
-    if layout is not None and is_blas_matrix(layout):
+    if (
+        layout is not None
+        and is_blas_matrix(layout)
+        and not (ctx.gpu and _misses_vectors(x, layout))
+    ):
         return Strided(x.buffer.name, layout)
     if not (ctx.gpu and _columns_are_contiguous(x)):
         copied = ctx.copy(x)
@@ -41,6 +48,21 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
     layout = copied.permute(order).strided()
     assert layout is not None
     return Strided(copied.buffer.name, layout)
+
+
+def _misses_vectors(x: Ref, layout: BufferLayout) -> bool:
+    """Checks that a large operand's rows do not begin at multiples of 16 bytes, but a copy's would:
+    cuBLAS' tensor core kernels for such operands take several times as long as the copy and those
+    for aligned ones."""
+    sizes, strides = layout.sizes[-2:], layout.strides[-2:]
+    numbers = (*layout.sizes, *layout.strides, layout.offset)
+    if not all(isinstance(number, int) for number in numbers):
+        return False
+    width, numel = x.dtype.itemsize, layout.numel
+    length = sizes[1] if strides[1] == 1 else sizes[0]
+    steps = (layout.offset, *(stride for stride in layout.strides if stride != 1))
+    aligned = all(step * width % VECTOR_BYTES == 0 for step in steps)
+    return not aligned and length * width % VECTOR_BYTES == 0 and numel >= MIN_COPIED_OPERAND
 
 
 def _columns_are_contiguous(x: Ref) -> bool:

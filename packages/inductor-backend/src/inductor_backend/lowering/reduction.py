@@ -14,6 +14,7 @@ import torch
 
 from inductor_backend.ir.index_expr import Expr, Index, product
 from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.value_cost import UNROLLED
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
@@ -39,9 +40,19 @@ def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Val
 @lower(aten.sum.default, aten.sum.dim_IntList)
 def sum_(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
     reduced_dims = normalize_dims(dims, len(x.sizes))
-    result = compute_dtype(ctx.meta().dtype)
-    (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, reduced_dims, result)
+    body = reduced_input(x, compute_dtype(ctx.meta().dtype))
+    result = _result_dtype(ctx, x, reduced_dims)
+    (total,) = ctx.reduction("sum", body, x.sizes, reduced_dims, result)
     return ctx.as_output(total)
+
+
+def _result_dtype(ctx: Lowering, x: Ref, dims: Sequence[int]) -> torch.dtype:
+    """Returns the dtype in which a sum or product is stored: the wide one that it is computed in,
+    because the reduction may be split; the result's own on GPUs for rows of a few elements, whose
+    results take as much memory as what they are computed from."""
+    dtype, row = ctx.meta().dtype, product(x.sizes[dim] for dim in dims)
+    short = ctx.gpu and isinstance(row, int) and 1 < row <= UNROLLED
+    return dtype if short else compute_dtype(dtype)
 
 
 @lower(aten.mean.default, aten.mean.dim)
@@ -66,9 +77,9 @@ def mean_of(
 
 @lower(aten.prod.default, aten.prod.dim_int)
 def prod(ctx: Lowering, x: Ref, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
-    result = compute_dtype(ctx.meta().dtype)
     dims = normalize_dims(dim, len(x.sizes))
-    (total,) = ctx.reduction("prod", reduced_input(x, result), x.sizes, dims, result)
+    body = reduced_input(x, compute_dtype(ctx.meta().dtype))
+    (total,) = ctx.reduction("prod", body, x.sizes, dims, _result_dtype(ctx, x, dims))
     return ctx.as_output(total)
 
 

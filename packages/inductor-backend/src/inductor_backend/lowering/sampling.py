@@ -21,16 +21,16 @@ from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_aten
-from inductor_backend.lowering.padding import known, position_dtype
-from inductor_backend.lowering.pools import both, number, read_if
-from inductor_backend.lowering.scatter import zeros
-from inductor_backend.lowering.whole_resize import (
+from inductor_backend.lowering.integer_resize import (
     linear_columns,
     nearest_columns,
     nearest_gradient,
     resize_rows,
     whole_factor,
 )
+from inductor_backend.lowering.padding import known, position_dtype
+from inductor_backend.lowering.pools import both, number, read_if
+from inductor_backend.lowering.scatter import zeros
 
 #: One neighbour along a dimension: its position, and its weight (None: 1).
 Tap = tuple[Index, "Value | None"]

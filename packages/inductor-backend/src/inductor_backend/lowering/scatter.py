@@ -3,7 +3,8 @@
 A node fills a new buffer with the old values; scatter nodes then combine the source into it in the
 source's order, as eager does, whatever the number of threads: of several "set" values for one
 element the last wins, and sums add up in that order. Every index passes `check_index`. A scatter
-that is the only reader of another reuses its buffer.
+that is the only reader of another reuses its buffer. On GPUs, where the order is free, 16-bit
+floats are summed in a float32 buffer that is rounded once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from inductor_backend.lowering.gathers import indirect
 
 Place = Callable[[Sequence[Index]], Sequence[Index]]
 Body = Callable[[Sequence[Index]], Value]
+
+#: Element types that Triton adds atomically on every device, with eager's rounding.
+ATOMIC_DTYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
 class Target:
@@ -48,10 +52,11 @@ class Target:
         return Target(ctx, buffer, node.name)
 
     @staticmethod
-    def like(ctx: Lowering, x: Ref) -> Target:
+    def like(ctx: Lowering, x: Ref, adds: bool = False) -> Target:
         """Returns a buffer with the operand's values: the operand's own buffer where that came from
-        a scatter and nothing else reads it."""
+        a scatter and nothing else reads it. adds: what is scattered is added."""
         source = ctx.node.args[0]
+        dtype = sums_dtype(ctx) if adds else ctx.meta().dtype
         before: Target | None = (
             ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
         )
@@ -59,10 +64,10 @@ class Target:
             isinstance(source, torch.fx.Node)
             and before is not None
             and set(source.users) == {ctx.node}
-            and before.buffer.dtype == ctx.meta().dtype
+            and before.buffer.dtype == dtype
         ):
             return before
-        result = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
+        result = Target.filled(ctx, x.at, x.sizes, ctx.strides(), dtype)
         ctx.scattered[ctx.node] = result
         return result
 
@@ -86,8 +91,19 @@ class Target:
         self.last = self.ctx.add_loop(domain, shared, stores, "scatter", after=(self.last,)).name
 
     def result(self) -> Ref:
+        """Returns the buffer as the node's result, rounded to its dtype."""
         self.ctx.scattered[self.ctx.node] = self
-        return Ref.of(self.buffer)
+        total = Ref.of(self.buffer)
+        if self.buffer.dtype == self.ctx.meta().dtype:
+            return total
+        return self.ctx.pointwise(total.at, label="scatter")
+
+
+def sums_dtype(ctx: Lowering) -> torch.dtype:
+    """Returns the dtype of the buffer in which the node's result is summed up: on GPUs float32 for
+    16-bit floats, which have no atomic additions on every device and would be rounded at each."""
+    dtype = ctx.meta().dtype
+    return torch.float32 if ctx.gpu and dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
@@ -192,7 +208,7 @@ def scatter(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Any, *, reduce:
     added = ctx.node.target is aten.scatter_add.default
     combine = "add" if added else REDUCES[reduce] if reduce else "set"
     dim = dim % len(x.sizes)
-    target = Target.like(ctx, x)
+    target = Target.like(ctx, x, combine == "add")
     target.scatter(combine, index.sizes, _along(x, dim, index), _source(ctx, source))
     return target.result()
 
@@ -248,7 +264,7 @@ def index_add(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, *, alpha
         name = "bit_and" if value.dtype == torch.bool else "mul"
         return make(name, value, const(alpha, value.dtype))
 
-    target = Target.like(ctx, x)
+    target = Target.like(ctx, x, adds=True)
     target.scatter("add", source.sizes, _rows(x, dim, index), scaled)
     return target.result()
 
@@ -338,13 +354,22 @@ def index_put(
     if masks or not inputs or len(indices) > len(x.sizes):
         ref: Ref = call_any(ctx, aten.index_put.default, [x, list(indices), values, accumulate], {})
         return ref
-    indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
+    return put_into(Target.like(ctx, x, accumulate), x.sizes, indices, values, accumulate)
+
+
+def put_into(
+    target: Target, sizes: Sequence[Expr], indices: Sequence[Ref | None], values: Ref, adds: bool
+) -> Ref:
+    """Stores or adds values at integer indices of a target of these sizes."""
+    ctx = target.ctx
+    indices = [*indices, *[None] * (len(sizes) - len(indices))]
+    inputs = [k for k, index in enumerate(indices) if index is not None]
     adjacent = inputs == list(range(inputs[0], inputs[-1] + 1))
     shared = _common([indices[k].sizes for k in inputs])  # type: ignore[union-attr]
     first = inputs[0] if adjacent else 0
-    rest = [size for k, size in enumerate(x.sizes) if indices[k] is None]
+    rest = [size for k, size in enumerate(sizes) if indices[k] is None]
     domain = [*rest[:first], *shared, *rest[first:]]
-    dtype, rank = compute_dtype(x.dtype), len(shared)
+    dtype, rank = compute_dtype(ctx.meta().dtype), len(shared)
 
     def place(at: Sequence[Index]) -> Sequence[Index]:
         common, others = at[first : first + rank], [*at[:first], *at[first + rank :]]
@@ -352,14 +377,13 @@ def index_put(
             (
                 others.pop(0)
                 if index is None
-                else indirect(index.at(broadcast(common, index.sizes)), x.sizes[k], wrap=True)
+                else indirect(index.at(broadcast(common, index.sizes)), sizes[k], wrap=True)
             )
             for k, index in enumerate(indices)
         ]
 
-    target = Target.like(ctx, x)
-    combine = "add" if accumulate else "set"
-    target.scatter(combine, domain, place, lambda at: ctx.element(values, at, dtype))
+    body = lambda at: ctx.element(values, at, dtype)
+    target.scatter("add" if adds else "set", domain, place, body)
     return target.result()
 
 
@@ -406,7 +430,9 @@ def embedding_dense_backward(
 ) -> Ref:
     if scale_by_frequency:
         return call_aten(ctx, dy, indices, rows, padding, scale_by_frequency)
-    return embedding_gradient(ctx, zeros(ctx, ctx.shape(), ctx.strides()), dy, indices, padding)
+    dtype = sums_dtype(ctx)
+    target = Target.filled(ctx, lambda at: const(0, dtype), ctx.shape(), ctx.strides(), dtype)
+    return embedding_gradient(ctx, target, dy, indices, padding)
 
 
 def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, padding: Any) -> Ref:

@@ -2,7 +2,7 @@
 beside the device's kernels.
 
 Neither side reads what the other computes or writes, so their order does not matter. Operators that
-use random numbers stay in the device's graph.
+use the CPU's random numbers are on the host's side in their order, or none of them is.
 """
 
 from __future__ import annotations
@@ -31,13 +31,24 @@ def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
     """Returns the nodes that run on the host, all of whose tensors lie on the CPU; none in a graph of
     the CPU. Cached by graph, which must not change afterwards."""
     if graph not in _FOUND:
-        _FOUND[graph] = (
-            frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
-        )
+        _FOUND[graph] = _host_nodes(graph)
     return _FOUND[graph]
 
 
-def _closed(graph: torch.fx.Graph) -> set[Node]:
+def _host_nodes(graph: torch.fx.Graph) -> frozenset[Node]:
+    if main_device(graph).type == "cpu":
+        return frozenset()
+    nodes = _closed(graph, random=True)
+    random = {node for node in graph.nodes if is_random(node.target) and _on_cpu(node)}
+    return frozenset(nodes if random <= nodes else _closed(graph, random=False))
+
+
+def _on_cpu(node: Node) -> bool:
+    return any(tensor.device.type == "cpu" for tensor in _tensors(node))
+
+
+def _closed(graph: torch.fx.Graph, random: bool) -> set[Node]:
+    """random: operators that use random numbers may be among the nodes."""
     tensors = {node: _tensors(node) for node in graph.nodes}
     cpu = {
         node
@@ -51,7 +62,7 @@ def _closed(graph: torch.fx.Graph) -> set[Node]:
         and node in cpu
         and tensors[node]
         and cpu.issuperset(node.all_input_nodes)
-        and not is_random(node.target)
+        and (random or not is_random(node.target))
     }
     while True:
         written = {node.args[0] for node in _writes(graph) if node not in nodes}

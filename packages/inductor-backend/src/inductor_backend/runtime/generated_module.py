@@ -29,6 +29,8 @@ class Artifact:
     natives: tuple[str, ...] = ()
     #: Its Triton kernels (`runtime.cuda.triton_compile.Kernel`).
     gpu_kernels: tuple[Any, ...] = ()
+    #: Whether all its sums add up in the same order in every run.
+    deterministic: bool = True
 
 
 def load_module(

@@ -12,6 +12,12 @@ def scatter_in_any_order(program: LoopProgram) -> None:
     program.nodes = [_in_any_order(node) for node in program.nodes]
 
 
+def scatters_atomically(program: LoopProgram) -> bool:
+    """Returns whether results of the program depend on the order in which its threads run."""
+    loops = (node for node in program.nodes if isinstance(node, LoopNode))
+    return any(store.atomic for node in loops for store in node.stores)
+
+
 def _in_any_order(node: Node) -> Node:
     if not isinstance(node, LoopNode) or all(store.combine is None for store in node.stores):
         return node

@@ -18,10 +18,10 @@ from inductor_backend.ir.index_expr import Index, product
 from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Origin, Store, loads_of
 from inductor_backend.ir.ops import OPS, compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.value_cost import is_cheap
 from inductor_backend.ir.values import Rewriter, Value, cast, load, topological
 from inductor_backend.limits import MAX_LOCAL_ROW
 from inductor_backend.schedule.fusion_legality import Domain
-from inductor_backend.schedule.heuristics import is_cheap
 from inductor_backend.schedule.rounding import without_idle
 
 

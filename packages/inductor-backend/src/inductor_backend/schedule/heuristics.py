@@ -8,14 +8,9 @@ from inductor_backend.ir.index_expr import Expr, exact_quotient, known_le, produ
 from inductor_backend.ir.nodes import LoopNode, LoopProgram
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.value_cost import CHEAP, cost, is_cheap, load_count
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.limits import MAX_BODY_VALUES
-
-#: Below this cost, recomputing is cheaper than storing and loading the result.
-CHEAP = 8
-
-#: Most loads in a body that is recomputed.
-CHEAP_LOADS = 3
 
 #: On a GPU launch overhead dominates for tensors this small (one value per channel): recomputing
 #: them, up to this cost, is cheaper.
@@ -29,31 +24,12 @@ FEW = 64
 LAUNCH_INSTRUCTIONS = 1 << 25
 
 
-def cost(value: Value) -> int:
-    """Estimates the scalar instructions to compute the value once, not counting loads, nor rounding,
-    which a store would do, too."""
-    return sum(
-        OPS[v.name].cost
-        for v in topological([value])
-        if v.name not in ("load", "constant", "index", "round_to")
-    )
-
-
 def node_cost(node: LoopNode) -> int:
     """Estimates the instructions of a node's costly functions, which C++ expands where they stand."""
     values = topological(store.value for store in node.stores)
     return sum(
         OPS[v.name].cost for v in values if v.name in OPS and OPS[v.name].cost > OPS["div"].cost
     )
-
-
-def load_count(value: Value) -> int:
-    return sum(1 for v in topological([value]) if v.name in ("load", "masked_load"))
-
-
-def is_cheap(value: Value) -> bool:
-    """Returns whether recomputing the value costs no more than a load or two."""
-    return cost(value) <= CHEAP and load_count(value) <= CHEAP_LOADS
 
 
 def worth_inlining(
@@ -73,8 +49,9 @@ def worth_inlining(
     once = len(readers) == 1 and len(loads[0]) == 1
     if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
         return None  # computed no more often than before, and not stored
-    if is_cheap(value) and (len(readers) == 1 or load_count(value) <= 1):
-        return None
+    if is_cheap(value) and not (gpu and _gathered(value, loads)):
+        if len(readers) == 1 or load_count(value) <= 1:
+            return None
     numel = product(producer.sizes)
     small = gpu and isinstance(numel, int) and numel <= SMALL
     if small and cost(value) <= SMALL_COST and load_count(value) <= SMALL_LOADS:
@@ -90,6 +67,13 @@ def worth_inlining(
             return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def _gathered(value: Value, loads: list[list[Value]]) -> bool:
+    """Returns whether readers load the result of several loads at indices: one row for each index, and
+    not several, costs less than the store."""
+    indices = (index for result in loads for load in result for index in load.indices())
+    return load_count(value) > 1 and any(True for i in indices for _ in i.indirect_values())
 
 
 def reads_few(reader: LoopNode, loads: list[Value], producer: LoopNode) -> bool:

@@ -1,9 +1,10 @@
 """Inlining: computes cheap or single-use pointwise producers inside their readers.
 
 A load is replaced by the producer's value at the load's own index, so any view between the two is
-honoured. A producer that an operator or the caller reads keeps its buffer, though it may be inlined
-elsewhere. A producer that reads an input is not moved past a mutation of that input, and one that
-checks its operands is inlined where some reader reads every element of it.
+honoured; on GPUs a masked load, too: the producer's loads are then masked. A producer that an
+operator or the caller reads keeps its buffer, though it may be inlined elsewhere. A producer that
+reads an input is not moved past a mutation of that input, and one that checks its operands is inlined
+where some reader reads every element of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from inductor_backend.ir.index_expr import Index, product, variables
-from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Node
+from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Node, loads_of
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import (
     DIVISIONS,
@@ -20,6 +21,8 @@ from inductor_backend.ir.values import (
     Value,
     cast,
     checked,
+    const,
+    make,
     may_fail,
     topological,
 )
@@ -41,6 +44,24 @@ def _may_fail(value: Value) -> bool:
     divisor = value.args[-1] if value.name in DIVISIONS else None
     known = divisor is not None and divisor.name == "constant" and divisor.attr[0] != 0
     return may_fail(value) and not known
+
+
+def _may_be_masked(value: Value) -> bool:
+    """Returns whether a value may be computed where its loads are masked: it reports no error, and
+    loads at no index that is data."""
+    indices = (index for load in loads_of([value]) for index in load.indices())
+    indirect = any(True for index in indices for _ in index.indirect_values())
+    return not indirect and not any(map(_may_fail, topological([value])))
+
+
+def _masked(load: Value, index: tuple[Index, ...], condition: Value) -> Value:
+    """Returns a load that reads nothing where the condition does not hold."""
+    attr = (load.buffer, index, load.attr[2])
+    if load.name == "masked_load":
+        return make(
+            "masked_load", make("bit_and", condition, load.args[0]), load.args[1], attr=attr
+        )
+    return make("masked_load", condition, const(0, load.dtype), attr=attr)
 
 
 class Inliner:
@@ -169,12 +190,18 @@ class Inliner:
     def substitute(self, node: LoopNode, buffer: str, reader: LoopNode) -> None:
         value = node.stores[0].value
         dtype = compute_dtype(self.program.buffers[buffer].dtype)
+        masks = self.gpu and _may_be_masked(value)
 
         def on_load(load: Value, index: tuple[Index, ...]) -> Value | None:
-            # Masked loads are kept: inlining would have to mask each of the producer's loads.
-            if load.buffer != buffer or load.name != "load":
+            if load.buffer != buffer:
                 return None
-            return checked(cast(Rewriter(index)(value), dtype), index)
+            if load.name == "load":
+                return checked(cast(Rewriter(index)(value), dtype), index)
+            if not masks or any(True for part in index for _ in part.indirect_values()):
+                return None
+            condition, other = load.args
+            inside = Rewriter(index, lambda inner, place: _masked(inner, place, condition))(value)
+            return make("where", condition, cast(inside, dtype), other)
 
         rewrite = Rewriter(None, on_load)
         stores = tuple(store.rewritten(rewrite) for store in reader.stores)
@@ -188,4 +215,7 @@ class Inliner:
 
 
 def inline(program: LoopProgram, gpu: bool = False) -> list[tuple[str, str]]:
-    return Inliner(program, gpu).run()
+    """Inlines what it can; returns (node, reason) for nodes that were not inlined. On GPUs in two
+    passes: what two readers would have loaded has one where the first pass merged these."""
+    reasons = Inliner(program, gpu).run()
+    return Inliner(program, gpu).run() if gpu else reasons

@@ -19,6 +19,7 @@ from inductor_backend.kernels import (
     collectives,
     linear_algebra,
     packed_ops,
+    recurrent,
     selection,
     strided_copy,
     unaligned_gemm,
@@ -61,6 +62,11 @@ CUDA_KERNELS = {
     linear_algebra.checked: selection.CHECK,
     strided_copy.copy: selection.COPY,
 }
+
+#: The call of cuDNN's recurrent layers.
+RECURRENT = selection.function_in(
+    recurrent, "cudnn_rnn", KernelKind.PYTHON, "on the weights where they lie", symbolic=True
+)
 
 #: CPU operators whose kernels are generated with the graph's own.
 GENERATED = {
@@ -143,6 +149,8 @@ def native_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) ->
 
 def cuda_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
     """Returns the kernel for one operator call on a GPU."""
+    if node.target is aten._cudnn_rnn.default and node.outputs[4] is None:
+        return RECURRENT  # else it returns the buffer, which would be a view of the weights
     return CUDA_KERNELS.get(node.target) or _as_aten(node)
 
 

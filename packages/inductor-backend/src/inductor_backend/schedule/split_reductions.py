@@ -62,7 +62,7 @@ def split_reductions(program: LoopProgram, sizes: SizeVars) -> list[str]:
     """Splits what it can; returns one line for each."""
     notes: list[str] = []
     nodes: list[Node] = []
-    writers, readers = program.writers(), _readers(program)
+    writers, readers = program.writers(), readers_of(program)
     for node in program.nodes:
         splits = None
         if isinstance(node, LoopNode) and not _is_read_again(program, node, sizes, readers):
@@ -74,7 +74,7 @@ def split_reductions(program: LoopProgram, sizes: SizeVars) -> list[str]:
         notes.append(
             f"{node.name}: {' x '.join(str(chunks.parts) for chunks in splits.values())} parts"
         )
-        across = _across(program, node, sizes) or _narrow(program, node, sizes) is not None
+        across = reads_across(program, node, sizes) or _narrow(program, node, sizes) is not None
         known = isinstance(length_of_part(node, splits), int) and not any(
             chunks.uneven for chunks in splits.values()
         )
@@ -94,7 +94,7 @@ def _splits(
         product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
     )
     row = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r))
-    across = _across(program, node, sizes)
+    across = reads_across(program, node, sizes)
     narrow = None if across else _narrow(program, node, sizes)
     if narrow is not None:
         return _around_narrow(node, narrow, rows, row, sizes)
@@ -122,7 +122,8 @@ def _splits(
     return _uneven(node, wanted, sizes) if wanted >= UNEVEN_PARTS else None
 
 
-def _readers(program: LoopProgram) -> dict[str, list[LoopNode]]:
+def readers_of(program: LoopProgram) -> dict[str, list[LoopNode]]:
+    """Maps each buffer to the loops that read it."""
     result: dict[str, list[LoopNode]] = {}
     for node in program.nodes:
         if isinstance(node, LoopNode):
@@ -142,7 +143,7 @@ def _is_read_again(
     count = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
     if not isinstance(column, int) or column > MAX_HELD_COLUMN or sizes.hint(count) < HELD_COLUMNS:
         return False
-    if not _across(program, node, sizes):
+    if not reads_across(program, node, sizes):
         return False
     full, names = product(node.sizes), list(node.writes)
     for name in names:  # grows
@@ -154,7 +155,7 @@ def _is_read_again(
     return False
 
 
-def _across(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> bool:
+def reads_across(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> bool:
     """Returns whether most of the node's loads are contiguous along an outer dimension, not a
     reduction one."""
     along = {

@@ -121,9 +121,11 @@ def loop_nest(
     sizes: SizeVars,
     column: bool,
     extra: Sequence[Index] = (),
+    by_volume: bool = False,
 ) -> LoopNest:
     """Returns the loops of a kernel. extra: other index expressions over the domain that the kernel
-    evaluates."""
+    evaluates. by_volume: the rows of a reduction come in the order of the access that touches most
+    elements, not of its results."""
     domain = body.domain
     stores = [
         program.buffers[s.buffers[0]].layout.flat(s.index)
@@ -133,6 +135,9 @@ def loop_nest(
     ]
     all_accesses = [*accesses(program, body), *index_values(body), *extra]
     fixed = [*stores, *all_accesses]
+    if by_volume and any(domain.reduced):
+        volume = lambda flat: sizes.hint(product(domain.sizes[p] for p in flat.variables()))
+        fixed.sort(key=volume, reverse=True)
     outer = _ordered([p for p, r in enumerate(domain.reduced) if not r], fixed, sizes)
     inner_flats = all_accesses if any(domain.reduced) else fixed
     inner = [p for p, r in enumerate(domain.reduced) if r]

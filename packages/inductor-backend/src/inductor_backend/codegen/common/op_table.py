@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.spelling import Spelling, by_kind, call, infix
+from inductor_backend.codegen.common.op_syntax import Spelling, by_kind, call, infix
 from inductor_backend.codegen.cpp import expressions as cpp
 from inductor_backend.codegen.triton import expressions as triton
 

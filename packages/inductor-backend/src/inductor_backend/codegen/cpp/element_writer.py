@@ -12,7 +12,7 @@ from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.addressing import LoopAddressing
 from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
-from inductor_backend.codegen.cpp.ordered import SCANNERS, SPECIAL_SCANS, Scanner, combined
+from inductor_backend.codegen.cpp.scanners import SCANNERS, SPECIAL_SCANS, Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling
 from inductor_backend.ir.index_expr import Expr, Index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from inductor_backend.codegen.cpp.ordered import Scanner
+from inductor_backend.codegen.cpp.scanners import Scanner
 from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase

@@ -47,14 +47,14 @@ def nest_of(
     order of the tensor's dimensions; None where no reduction or scan gives positions."""
     stores = [store for phase in body.phases for store in phase.loop]
     if not any((store.reduce or store.scan) in _WITH_POSITIONS for store in stores):
-        return loop_nest(program, body, sizes, False), None
+        return loop_nest(program, body, sizes, False, by_volume=True), None
     domain = body.domain
     places = [p for p, r in enumerate(domain.reduced) if r]
     strides = contiguous_strides([domain.sizes[p] for p in places])
     loops, position = variables(domain.sizes), Index()
     for place, stride in zip(places, strides, strict=True):
         position = position + loops[place] * stride
-    nest = loop_nest(program, body, sizes, False, extra=(position,))
+    nest = loop_nest(program, body, sizes, False, extra=(position,), by_volume=True)
     return nest, walk(position, nest)
 
 

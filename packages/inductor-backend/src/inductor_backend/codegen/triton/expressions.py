@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.spelling import Spelling, call
+from inductor_backend.codegen.common.op_syntax import Spelling, call
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.values import Value
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.op_syntax import Spelling
 from inductor_backend.codegen.common.op_table import TRITON
 from inductor_backend.codegen.common.scalar_programs import FunctionWriter
-from inductor_backend.codegen.common.spelling import Spelling
 from inductor_backend.codegen.triton.addressing import NARROW
 from inductor_backend.codegen.triton.block_writer import asserted_index
 from inductor_backend.codegen.triton.expressions import constant_source

@@ -30,7 +30,7 @@ class KernelRow:
     #: Block sizes and warps; empty for C++.
     blocks: Mapping[str, int]
     #: Bytes of the buffers that it touches, each counted once, at most an element for each point of
-    #: the loops.
+    #: the loops and place that a point loads or stores.
     nbytes: int
 
     def __str__(self) -> str:
@@ -78,9 +78,18 @@ def kernel_table(c: Compilation) -> KernelTable:
 
 
 def _nbytes(c: Compilation, loops: Sequence[LoopNode], pointers: Sequence[str]) -> int:
-    """Returns the bytes of the storages; of a larger one an element for each point of the loops."""
+    """Returns the bytes of the storages; of a larger one an element for each point of the loops and
+    each place that a point loads or stores."""
     points = max(c.sizes.hint(product(node.sizes)) for node in loops)
+    places: dict[str, set[object]] = {}
+    for node in loops:
+        accessed = [(load.buffer, load.attr[1]) for load in node.loads()]
+        accessed += [(name, store.index) for store in node.stores for name in store.buffers]
+        for name, index in accessed:
+            places.setdefault(c.program.buffers[name].storage, set()).add(index)
     buffers = [c.program.buffers[name] for name in pointers if name in c.program.buffers]
     return sum(
-        min(c.sizes.hint(buffer.layout.numel), points) * buffer.dtype.itemsize for buffer in buffers
+        min(c.sizes.hint(buffer.layout.numel), points * len(places.get(buffer.storage, "1")))
+        * buffer.dtype.itemsize
+        for buffer in buffers
     )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tracer_core.aot import overlap
+from tracer_core.aot import memory_overlap
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.ops.calls import (
     AUGMENTED,
@@ -129,11 +129,11 @@ def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     name = name_of(function)
     items = list(_given(function, name, args, kwargs))
     for item in items:
-        if item.written and overlap.overlaps_itself(item.tensor):
+        if item.written and memory_overlap.overlaps_itself(item.tensor):
             raise Clash(f"{name} writes to a tensor whose elements share memory", False)
     sharing: dict[int, list[Given]] = {}
     for value in items:
-        sharing.setdefault(overlap.storage(value.tensor), []).append(value)
+        sharing.setdefault(memory_overlap.storage(value.tensor), []).append(value)
     later: Clash | None = None
     for group in sharing.values():
         for first, other in _near(group) if len(group) > 1 else ():
@@ -148,7 +148,7 @@ def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def _near(group: list[Given]) -> Iterator[tuple[Given, Given]]:
     """Yields the pairs that may overlap."""
-    at = [(overlap.MemoryRange.of(member.tensor), member) for member in group]
+    at = [(memory_overlap.MemoryRange.of(member.tensor), member) for member in group]
     static = all(place.static for place, _ in at)
     if static:
         at.sort(key=lambda entry: entry[0].start)
@@ -157,7 +157,7 @@ def _near(group: list[Given]) -> Iterator[tuple[Given, Given]]:
         for other_place, other in at[index + 1 :]:
             if static and other_place.start >= end:
                 break
-            if not overlap.apart(place, other_place):
+            if not memory_overlap.apart(place, other_place):
                 yield item, other
 
 
@@ -167,7 +167,7 @@ def _clash(function: Any, name: str, item: Given, other: Given) -> Clash | None:
     if item.position is not None and other.position is not None and item.position != other.position:
         return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
     reads_first = not (item.written and other.written) and is_elementwise(name)
-    if reads_first and overlap.same(item.tensor, other.tensor):
+    if reads_first and memory_overlap.same(item.tensor, other.tensor):
         return None
     return Clash(reason, False)
 
@@ -219,7 +219,7 @@ def _target(receiver: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     )
     if not basic or not isinstance(value, torch.Tensor):
         return receiver
-    apart = overlap.storage(value) != overlap.storage(receiver)
+    apart = memory_overlap.storage(value) != memory_overlap.storage(receiver)
     return receiver if apart else receiver.detach()[index]
 
 
