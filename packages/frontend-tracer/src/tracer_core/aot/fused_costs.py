@@ -83,7 +83,7 @@ class FusedCosts:
 
     def recomputing(self, node: Node, sources: Sequence[Node]) -> int:
         """Returns the bytes of a value that takes longer to recompute than to write and read: a
-        function (exp, tanh) on CPUs, and what joins values from before and after a heavy operator,
+        function (exp, tanh) and rounding on CPUs, and what joins values from before and after a heavy operator,
         where one recomputed value after the other would lead back to the first layer.
         """
         value, formula = node.meta["val"], self.formulas.get(node)
@@ -97,4 +97,4 @@ class FusedCosts:
             return 0
         if formula is None:
             return size
-        return size if isinstance(formula, SoftmaxFormula) and formula.calls_function else 0
+        return size if isinstance(formula, SoftmaxFormula) and value.dtype.itemsize < 4 else 0

@@ -29,6 +29,9 @@ Node = torch.fx.Node
 #: Operators that have a formula -> whether their result is a logarithm.
 _LOGARITHMS = {aten._softmax.default: False, aten._log_softmax.default: True}
 
+#: Devices on which an exponential takes longer than to write and read its result.
+SLOW_EXPONENTIALS = {"cpu"}
+
 #: In the meta of a node of `_LOGARITHMS`: its formula.
 _FORMULA = "tracer_softmax_formula"
 
@@ -45,11 +48,6 @@ class SoftmaxFormula:
     amax: Node
     total: Node
     result: Node
-
-    @property
-    def calls_function(self) -> bool:
-        """Whether the formula computes an exponential of each element."""
-        return not _LOGARITHMS[self.result.target]
 
     @property
     def sources(self) -> list[Node]:
@@ -95,9 +93,13 @@ def with_statistics(joint: Joint) -> Joint:
 
 
 def _has_statistics(node: Node) -> bool:
-    """Whether the rows have elements that are floats, and the result the operand's strides."""
+    """Whether the rows have elements that are floats, the result has the operand's strides, and the
+    device is quick to compute an exponential once more.
+    """
     x, value = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
     row = x.shape[node.args[1]] if x.dim() else 1
+    if x.device.type in SLOW_EXPONENTIALS and not _LOGARITHMS[node.target]:
+        return False
     return (
         x.is_floating_point()
         and x.stride() == value.stride()
