@@ -47,6 +47,17 @@ def test_a_few_strided_elements_are_combined_in_a_pointwise_kernel(name):
     assert "rindex" not in result.source and result.kernels == 1
 
 
+def test_parts_of_one_projection():
+    """A query is pooled; keys, which other loops read, lie in the same buffer."""
+
+    def fn(x):
+        q, k = x.view(2, 4, 6, 2, 8).unbind(3)
+        return q.amax(1) * 2, k.contiguous()
+
+    result = checked(fn, R(2, 24, 16))
+    assert "rindex" not in result.source
+
+
 def test_a_sum_of_negative_zeros_is_zero():
     x = torch.full((3, 2, 8), -0.0)
     (total,) = checked(lambda x: x.sum(1), x)(x)

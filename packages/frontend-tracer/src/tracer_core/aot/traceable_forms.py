@@ -10,7 +10,7 @@ kernels.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,51 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return torch.eq(known, classes).to(torch.int64)
 
 
+#: cuDNN's number of each recurrent layer.
+_CUDNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def _recurrent(name: str) -> Callable[..., Any]:
+    """torch.lstm, gru, rnn_tanh or rnn_relu. On CUDA devices their C++ code looks for the weights' memory,
+    which fakes do not have; without gradients and dropout cuDNN's operator is called as it would be."""
+    function, is_lstm = getattr(torch, name), name == "lstm"
+
+    def form(*args: Any) -> Any:
+        if not _runs_in_cudnn(args):
+            return function(*args)
+        x, states, weights, biases, layers, dropout, train, bidirectional, batch_first = args
+        hx, cx = states if is_lstm else (states, None)
+        hidden = hx.shape[2] if cx is None else cx.shape[2]
+        projected = hx.shape[2] if hidden != hx.shape[2] else 0
+        count = (4 if biases else 2) + bool(projected)
+        out, hy, cy, *_ = torch.ops.aten._cudnn_rnn.default(
+            x, list(weights), count, None, hx.contiguous(), None if cx is None else cx.contiguous(),
+            _CUDNN_MODES[name], hidden, projected, layers, batch_first, dropout, train,
+            bidirectional, [], None,
+        )  # fmt: skip
+        return (out, hy, cy) if is_lstm else (out, hy)
+
+    return form
+
+
+def _runs_in_cudnn(args: Sequence[Any]) -> bool:
+    """Whether a recurrent layer of padded sequences runs in cuDNN, with nothing to save for a backward
+    and no random numbers."""
+    if len(args) != 9 or not isinstance(args[2], (list, tuple)) or not isinstance(args[3], bool):
+        return False
+    x, states, weights, _, _, dropout, train, *_ = args
+    states = [*states] if isinstance(states, (list, tuple)) else [states]
+    tensors = [x, *states, *weights]
+    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return (
+        x.device.type == "cuda"
+        and all(tensor.dtype == x.dtype for tensor in tensors)
+        and torch.backends.cudnn.is_acceptable(x)
+        and not trains
+        and not (train and dropout)
+    )
+
+
 def _setitem(tensor: torch.Tensor, index: Any, value: Any) -> None:
     """torch.Tensor.__setitem__"""
     if type(value) in _NUMBERS:
@@ -43,6 +88,7 @@ def _setitem(tensor: torch.Tensor, index: Any, value: Any) -> None:
 FORMS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys(_ONE_HOT, _one_hot),
     **dict.fromkeys((operator.setitem, *names("Tensor.__setitem__")), _setitem),
+    **{function: _recurrent(name) for name in _CUDNN_MODES for function in names(name)},
     **fused_optimizers.FORMS,
     **grad_scaling.FORMS,
     adafactor._fused_adafactor_: adafactor.traceable,

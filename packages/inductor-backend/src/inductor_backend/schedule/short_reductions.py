@@ -67,8 +67,15 @@ def _over_its_rows(
 ) -> list[LoopNode]:
     """Returns the other loops over all elements of the rows that compute what the node reads, read
     the same or read what it computes: all would be one kernel that holds the rows."""
+    elements = {(load.buffer, load.attr[1]) for load in node.loads()}
     others = [other for name in node.reads() for other in writers.get(name, ())]
-    others += [other for name in (*node.reads(), *node.writes) for other in readers.get(name, ())]
+    others += [other for name in node.writes for other in readers.get(name, ())]
+    others += [  # of the same buffer, another part may be read, as of a projection to q, k and v
+        other
+        for name in node.reads()
+        for other in readers.get(name, ())
+        if not elements.isdisjoint((load.buffer, load.attr[1]) for load in other.loads())
+    ]
     full = product(node.sizes)
     return [
         other
