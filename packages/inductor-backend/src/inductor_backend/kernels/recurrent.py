@@ -64,4 +64,4 @@ def _layout(
     weights = [torch.empty(size, dtype=dtype, device=device) for size in sizes]
     with torch.no_grad():
         buffer = aten._cudnn_rnn_flatten_weight.default(weights, *how)
-    return buffer.numel(), tuple(weight.storage_offset() for weight in weights)
+    return buffer.numel(), tuple(int(weight.storage_offset()) for weight in weights)
