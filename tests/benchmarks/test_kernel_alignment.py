@@ -28,9 +28,9 @@ def test_equal_sections_are_added_and_the_largest_difference_comes_first():
     first = sections[0]
     assert (first.count, first.difference) == (3, 135.0)
     assert first.ours[0].nbytes == 30_000_000 and first.cause() == "reductions"
-    found = causes(sections)
-    assert list(found)[0] == "reductions" and found["reductions"].ours == 150.0
-    assert found["matmul"].theirs == 93.0 and found["more kernels"].kernels == [1, 0]
+    result = causes(sections)
+    assert list(result)[0] == "reductions" and result["reductions"].ours == 150.0
+    assert result["matmul"].theirs == 93.0 and result["more kernels"].kernels == [1, 0]
 
 
 def test_operators_left_to_aten_are_a_cause_of_their_own():

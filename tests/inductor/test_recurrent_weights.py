@@ -20,7 +20,7 @@ def layout(monkeypatch):
     return offsets
 
 
-def placed(memory, offsets):
+def weights_in(memory, offsets):
     return [
         memory[begin : begin + torch.Size(size).numel()].view(size)
         for begin, size in zip(offsets, SIZES, strict=True)
@@ -29,7 +29,7 @@ def placed(memory, offsets):
 
 def test_flattened_weights_are_their_own_buffer(layout):
     memory = torch.randn(200)
-    weights = placed(memory[8:], layout)
+    weights = weights_in(memory[8:], layout)
     buffer = recurrent._buffer_of(torch.zeros(3, 2, 5), weights, 4, REST)
     assert buffer is not None and buffer.numel() == 176
     assert buffer.data_ptr() == weights[0].data_ptr()
@@ -41,11 +41,11 @@ def test_other_places_have_no_buffer(layout):
     x = torch.zeros(3, 2, 5)
     apart = [torch.randn(size) for size in SIZES]
     assert recurrent._buffer_of(x, apart, 4, REST) is None
-    swapped = placed(torch.randn(176), (64, 0, 144, 160))
+    swapped = weights_in(torch.randn(176), (64, 0, 144, 160))
     assert recurrent._buffer_of(x, swapped, 4, REST) is None
-    turned = placed(torch.randn(176), layout)
-    turned[0] = turned[0].view(5, 16).t()
-    assert recurrent._buffer_of(x, turned, 4, REST) is None
+    transposed = weights_in(torch.randn(176), layout)
+    transposed[0] = transposed[0].view(5, 16).t()
+    assert recurrent._buffer_of(x, transposed, 4, REST) is None
 
 
 @pytest.mark.gpu

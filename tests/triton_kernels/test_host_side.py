@@ -135,7 +135,7 @@ def test_what_the_device_reads_stays_with_it():
     assert "a result on cpu" in supports(node)
 
 
-def drawn(*places):
+def random_program(*places):
     """A kernel's result, and random numbers of the CPU, which the output or the device reads."""
     b = Graph()
     x = b.input("x", 3, device="cuda:0")
@@ -151,11 +151,11 @@ def drawn(*places):
 
 
 def test_random_numbers_of_the_cpu_run_beside_the_device():
-    """What layerdrop draws in each layer, whether or not the program reads it."""
-    gm, spec = drawn("output", "nobody", "output")
+    """Layerdrop's number of each layer, whether or not the program reads it."""
+    gm, spec = random_program("output", "nobody", "output")
     assert all(supports(node) is None for node in gm.graph.nodes)
-    cut = split(gm, spec)
-    run = cut.join(Runner(lambda inputs: cut.graph.forward(*inputs)))
+    sides = split(gm, spec)
+    run = sides.join(Runner(lambda inputs: sides.graph.forward(*inputs)))
     torch.manual_seed(7)
     _, first, last = run([torch.randn(3)])
     after = torch.rand([])
@@ -167,7 +167,7 @@ def test_random_numbers_of_the_cpu_run_beside_the_device():
 
 def test_random_numbers_keep_their_order():
     """One that the device reads stays with it, and so do the others: none may overtake it."""
-    gm, _ = drawn("output", "device")
+    gm, _ = random_program("output", "device")
     assert host_side(gm.graph) == frozenset()
 
 

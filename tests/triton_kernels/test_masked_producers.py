@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(
 def rotated_gradient(g, c, s):
     """The gradient of ``x * c + rotate_half(x) * s``, as autograd makes it."""
     half = g.shape[-1] // 2
-    turned = g * s
-    first = torch.zeros_like(g).slice_scatter(-turned[..., :half], -1, half)
-    second = torch.zeros_like(g).slice_scatter(turned[..., half:], -1, 0, half)
+    rotated = g * s
+    first = torch.zeros_like(g).slice_scatter(-rotated[..., :half], -1, half)
+    second = torch.zeros_like(g).slice_scatter(rotated[..., half:], -1, 0, half)
     return g * c + first + second
 
 
@@ -66,13 +66,13 @@ def test_what_merged_readers_share_is_computed_in_their_kernel():
 
 
 def test_gradients_of_rotary_embeddings():
-    def turned(x):
+    def rotated(x):
         first, second = x.chunk(2, -1)
         return torch.cat([-second, first], -1)
 
     def program(x, c, s):
         y = x.tanh()
-        return (y * c + turned(y) * s).square().mean()
+        return (y * c + rotated(y) * s).square().mean()
 
     x, c, s = R(2, 3, 5, 8).requires_grad_(), R(5, 8), R(5, 8)
     (exact,) = torch.autograd.grad(program(x.double(), c.double(), s.double()), x)

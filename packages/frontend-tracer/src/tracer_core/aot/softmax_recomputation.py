@@ -21,6 +21,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.memory_owners import NodeWriter, Owners
+from tracer_core.aot.symbolic_sizes import as_expression
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -102,7 +103,7 @@ def _has_statistics(node: Node) -> bool:
         return False
     return (
         x.is_floating_point()
-        and x.stride() == value.stride()
+        and [*map(as_expression, x.stride())] == [*map(as_expression, value.stride())]
         and not (isinstance(row, int) and row == 0)
     )
 

@@ -25,6 +25,14 @@ def hint(size: Any) -> int:
     return int(result) if result is not None else 1
 
 
+def same_tensors(values: Sequence[torch.Tensor]) -> bool:
+    """Returns whether fake tensors have one dtype and, whatever the symbols are, the same sizes: their
+    expressions are compared, since a comparison of SymInts would add a guard.
+    """
+    kinds = [(value.dtype, [SizeVars.expr(size) for size in value.shape]) for value in values]
+    return all(kind == kinds[0] for kind in kinds)
+
+
 class SizeVars:
     """The symbolic sizes of one graph. specs: symbol name -> its spec."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.symbolic_sizes import same_tensors
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.context import Lowering, aten
 from inductor_backend.lowering.scatter import Target, embedding_gradient, put_into, sums_dtype
@@ -71,8 +72,8 @@ def sums_of_scatters(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
             continue
         other, gradient = sorted(node.args, key=order.__getitem__)
         values = [value.meta["val"] for value in (gradient, other, node)]
-        same = all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values)
-        if same and set(gradient.users) == {node} and _adds_to_zeros(gradient):
+        own = set(gradient.users) == {node} and _adds_to_zeros(gradient)
+        if own and same_tensors(values):
             written = (other in match or _adds_to_zeros(other)) and set(other.users) == {node}
             match[gradient] = match[node] = Sum(node, gradient, other, other if written else None)
     return match
@@ -107,8 +108,8 @@ def _fits(node: torch.fx.Node, gradient: torch.fx.Node, other: torch.fx.Node) ->
     }:
         return False
     values = [value.meta["val"] for value in (gradient, other, node)]
-    same = all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values)
-    return same and gradient.args[4] is False and values[0].dtype in (torch.float32, torch.float64)
+    wide = values[0].dtype in (torch.float32, torch.float64)
+    return wide and gradient.args[4] is False and same_tensors(values)
 
 
 def add_to(ctx: Lowering, of: Sum, value_of: Callable[[Any], Any]) -> Ref:
