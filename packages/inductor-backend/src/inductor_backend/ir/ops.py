@@ -39,7 +39,7 @@ class OpSpec:
     dtype: DtypeRule
     #: Meaning.
     doc: str
-    #: Rough scalar instructions, for `schedule/heuristics.py`.
+    #: Rough scalar instructions, for `schedule/fusion_heuristics.py`.
     cost: int = 1
 
 

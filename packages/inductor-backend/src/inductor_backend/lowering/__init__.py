@@ -28,7 +28,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     scan_loop,
     scatter,
     slice_scatter,
-    special,
+    special_functions,
     strided_memory,
     vector_norms,
     views,

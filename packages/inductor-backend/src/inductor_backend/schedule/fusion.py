@@ -22,6 +22,11 @@ from inductor_backend.limits import (
     MAX_UPDATE_POINTERS,
 )
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
+from inductor_backend.schedule.fusion_heuristics import (
+    keeps_threads_busy,
+    node_cost,
+    shared_bytes,
+)
 from inductor_backend.schedule.fusion_legality import (
     Domain,
     FusionRefused,
@@ -30,11 +35,6 @@ from inductor_backend.schedule.fusion_legality import (
     squeezed,
     unify,
     unify_matmul,
-)
-from inductor_backend.schedule.heuristics import (
-    keeps_threads_busy,
-    node_cost,
-    shared_bytes,
 )
 from inductor_backend.schedule.inline import redomain
 from inductor_backend.schedule.split_reductions import (

@@ -27,7 +27,7 @@ from inductor_backend.ir.values import (
     topological,
 )
 from inductor_backend.schedule.dependencies import live_nodes
-from inductor_backend.schedule.heuristics import node_cost, reads_few, worth_inlining
+from inductor_backend.schedule.fusion_heuristics import node_cost, reads_few, worth_inlining
 
 
 def redomain(
