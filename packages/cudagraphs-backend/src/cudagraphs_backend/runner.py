@@ -17,22 +17,20 @@ import torch
 from cudagraphs_backend import output_lifetime, pool_assignment, torch_private
 from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, CapturePlan, Kind, Misplaced
-from cudagraphs_backend.layout import Result, can_be_copied, results_of
+from cudagraphs_backend.layout import Result, results_of
 from cudagraphs_backend.limits import (
     MAX_ADDRESSES,
     MAX_CAPTURE_FAILURES,
     MAX_COPIED_BYTES,
     MAX_COPIED_BYTES_PER_OPERATOR,
-    MAX_COPIED_PART,
     MAX_COPIED_RESULTS,
     MAX_REMEMBERED_SIZES,
 )
+from cudagraphs_backend.moving_inputs import RESTLESS, MovingInputs
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.policy import CapturePolicy, GraphEntry, Verdicts
 from cudagraphs_backend.state import DeviceState
-from tracer_core.plugin_api import CompileSpec, Phase, Role, RunFunction, logger, stage
-
-_RESTLESS = f"its parameters or saved values come at more than {MAX_ADDRESSES} addresses"
+from tracer_core.plugin_api import CompileSpec, Phase, RunFunction, logger, stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +104,10 @@ class GraphedRunner:
             # what the runner is given beside the graph's inputs
             *range(traits.inputs, len(spec.inputs)),
         )
-        #: Inputs whose addresses are expected to be stable: a new address means a new capture, not
-        #: a copy.
-        self._stable = frozenset(
-            index
-            for index in self._tensors
-            if spec.inputs[index].stable_address or spec.inputs[index].role in _STABLE_ROLES
-        )
+        self._moving = MovingInputs(spec.inputs, self._tensors, self._say)
         self._numbers = tuple(i for i in range(len(spec.inputs)) if i not in set(self._tensors))
         self._shaped = (
-            tuple(i for i in self._tensors if i not in self._stable) if spec.sizes else ()
+            tuple(i for i in self._tensors if i not in self._moving.stable) if spec.sizes else ()
         )
         self._operators, self._generators = traits.operators, traits.generators
         self._communicates = traits.communicates
@@ -173,7 +165,7 @@ class GraphedRunner:
             or len(self._reasons) >= MAX_CAPTURE_FAILURES
         ):
             return None
-        if not self._policy.pays(entry) or not self._addresses_recur(entry, inputs):
+        if not self._policy.pays(entry) or not self._moving.recur(entry, inputs):
             return None
         captured_sizes = sum(bool(item.recordings) for item in self._entries.values())
         if not self._policy.affordable(entry, captured_sizes):
@@ -194,71 +186,13 @@ class GraphedRunner:
     def _visible(self, results: Sequence[Result]) -> list[Result]:
         return [result for index, result in enumerate(results) if not self._stays(index)]
 
-    def _addresses_recur(self, entry: GraphEntry, inputs: list[Any]) -> bool:
-        """Returns whether a capture is worth it: the captures so far paid, or the input addresses of
-        this call were seen before. In the other case inputs that moved are copied into buffers from
-        now on."""
-        pointers = self._pointers(inputs)
-        earlier = entry.pointers
-        assert earlier is not None
-        entry.pointers = pointers
-        if entry.repaid():
-            return True
-        moved = {i for i in self._tensors if pointers[i] != earlier[i]} - entry.copied
-        restless = self._restless(entry, inputs, moved)
-        moved = {i for i in (moved - self._stable) | restless if can_be_copied(inputs[i])}
-        if not restless.isdisjoint(moved):
-            entry.seen.clear()
-        if moved:
-            entry.copied |= moved
-            # these read the moved inputs in place: unlikely to fit again
-            for graph in entry.recordings:
-                if not moved.isdisjoint(graph.plan.direct):
-                    graph.close()
-            entry.recordings = [recording for recording in entry.recordings if not recording.closed]
-        anchor = self._anchor(entry, pointers)
-        if anchor in entry.seen:
-            return True
-        if len(entry.seen) >= 4 * MAX_ADDRESSES:
-            self._say(_RESTLESS)
-            entry.seen.clear()
-        entry.seen.add(anchor)
-        return False
-
-    def _restless(self, entry: GraphEntry, inputs: list[Any], moved: set[int]) -> set[int]:
-        """Returns saved activations to copy from now on, because the program holds them too and
-        their addresses keep changing: those that moved, if they are a small part of all (all of
-        them move where a forward has several CUDA graphs), else those seen at more than `MAX_ADDRESSES`
-        addresses."""
-        anchored = self._anchored(entry)
-        saved = {i for i in anchored if self._spec.inputs[i].role is Role.SAVED_ACTIVATION}
-        result = saved & moved
-        if not result or _nbytes(inputs, result) > MAX_COPIED_PART * _nbytes(inputs, saved):
-            if len(entry.seen) <= MAX_ADDRESSES:
-                return set()
-            places = zip(anchored, zip(*entry.seen, strict=True), strict=True)
-            result = saved & {i for i, pointers in places if len(set(pointers)) > MAX_ADDRESSES}
-        return result if _nbytes(inputs, result) <= MAX_COPIED_BYTES else set()
-
-    def _anchored(self, entry: GraphEntry) -> list[int]:
-        return [i for i in self._tensors if i not in entry.copied and i in self._stable]
-
-    def _anchor(self, entry: GraphEntry, pointers: list[int]) -> tuple[int, ...]:
-        return tuple([pointers[i] for i in self._anchored(entry)])
-
-    def _pointers(self, inputs: list[Any]) -> list[int]:
-        pointers = [0] * len(inputs)
-        for index in self._tensors:
-            pointers[index] = inputs[index].data_ptr()
-        return pointers
-
     def _record(self, entry: GraphEntry, inputs: list[Any], keep: bool) -> CapturedGraph | None:
         """Captures a CUDA graph; returns None where the call has to run plainly."""
         plan = self._plan(entry, keep)
         places = {recording.place for recording in entry.recordings} | {plan.place(inputs)}
         if len(places) > MAX_ADDRESSES:
             if not entry.repaid():
-                self._say(_RESTLESS)
+                self._say(RESTLESS)
                 return None
             oldest = min(entry.recordings, key=lambda recording: recording.used)
             entry.recordings.remove(oldest)
@@ -399,8 +333,8 @@ class GraphedRunner:
                     self._forget_a_size()
             if warming and self._is_warming(entry):
                 entry.runs += 1
-                entry.pointers = self._pointers(items)
-                entry.seen.add(self._anchor(entry, entry.pointers))
+                entry.pointers = self._moving.pointers(items)
+                entry.seen.add(self._moving.anchor(entry, entry.pointers))
                 entry.results = results_of(outputs, items)
         return outputs
 
@@ -448,14 +382,6 @@ class GraphedRunner:
                     )
                 ),
             )
-
-
-_STABLE_ROLES = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
-
-
-def _nbytes(inputs: list[Any], some: set[int]) -> int:
-    """Returns the bytes of the storages of some inputs."""
-    return sum(inputs[index].untyped_storage().nbytes() for index in some)
 
 
 def _exact(value: Any) -> Any:
