@@ -367,7 +367,7 @@ def test_the_rows_of_a_gpu_go_on_where_they_stopped(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 @pytest.mark.parametrize(
     "arguments",
-    [["gpu"], ["cudagraphs"], ["gpu_kernels", "cos+sin 10,000"], ["gpu_tutorial"], ["gpu_limits"],
+    [["gpu"], ["cudagraphs"], ["kernels", "cos+sin 10,000"], ["gpu_tutorial"], ["gpu_limits"],
     ["gpu_launch"],
      ["gradients", "--device", "cuda"]],
 )  # fmt: skip

@@ -268,7 +268,7 @@ class Interpretation:
         target: Any = FORMS.get(node.target, node.target)
         if node.kwargs.get("out") is not None and out_variants.composed(target):
             return self._with_kernels(node, functools.partial(out_variants.call_into, target))
-        python_kernel = self._needs_python_kernel(target)
+        python_kernel = self._needs_python_kernel(node.target)
         if not python_kernel and not aliased_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
 

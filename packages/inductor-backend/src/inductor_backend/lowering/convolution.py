@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import At, Expr, contiguous_strides
+from inductor_backend.ir.nodes import BufferLayout, same_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, make
 from inductor_backend.ir.views import Ref
@@ -48,12 +49,10 @@ def _call(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, rest: Sequence[A
 
 
 def _operand_strides(ctx: Lowering, fake: torch.Tensor) -> Sequence[Expr]:
-    """Returns eager's strides, but on GPUs row-major ones for a view that is in no memory format: ATen
-    copies it to these, slower than a loop that fuses with others."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    dense = fake.is_contiguous() or (
-        fake.dim() in formats and fake.is_contiguous(memory_format=formats[fake.dim()])
-    )
-    if not ctx.gpu or dense or fake.dim() != 3:
-        return ctx.sizes.exprs(fake.stride())
-    return contiguous_strides(ctx.sizes.exprs(fake.shape))
+    """Returns eager's strides, but on GPUs row-major ones for a view of three dimensions that is not
+    contiguous: ATen copies it to these, slower than a loop that fuses with others."""
+    sizes, strides = ctx.sizes.exprs(fake.shape), ctx.sizes.exprs(fake.stride())
+    if not ctx.gpu or len(sizes) != 3:
+        return strides
+    row_major = contiguous_strides(sizes)
+    return strides if same_strides(BufferLayout(sizes, strides), row_major) else row_major
