@@ -15,7 +15,7 @@ import tracer_core
 from inductor_backend.codegen.cpp import column_writer, streaming, tiling, vectors
 from tests.support.comparison import assert_same
 
-pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors of 16 floats here")
+pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors for this processor")
 
 SIZES = [(5, 17), (7, 100), (3, 1040)]
 

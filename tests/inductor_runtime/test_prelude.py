@@ -75,13 +75,13 @@ def loop(name: str, ctype: str, call: str) -> str:
     )
 
 
-#: What prelude_avx512.h has.
+#: What prelude_vectors.h has.
 VECTORS = """exp expm1 log log1p sin cos tanh sigmoid erf rsqrt sqrt floor ceil trunc round abs relu
 gelu_erf gelu_tanh silu softplus""".split()
 
 NO_VECTORS = pytest.mark.skipif(
-    find_compiler().isa != "avx512" or find_compiler().kind != "gcc",
-    reason="no vectors of 16 floats here",
+    find_compiler().isa not in ("avx512", "avx2") or find_compiler().kind != "gcc",
+    reason="no vectors for this processor",
 )
 
 
@@ -98,7 +98,7 @@ def functions(request: pytest.FixtureRequest) -> Library:
     """The functions of floats, in both forms."""
     if request.param == "scalar":
         return request.getfixturevalue("library")
-    text = '#include "prelude.h"\n#include "prelude_avx512.h"\n'
+    text = '#include "prelude.h"\n#include "prelude_vectors.h"\n'
     for name in VECTORS:
         text += vector_loop(name, f"tc_{name}(tc_take(m, x + i))")
     for name in ("max", "min"):
@@ -110,11 +110,11 @@ def functions(request: pytest.FixtureRequest) -> Library:
             f"TC_EXPORT void from_{name}(const int64_t* a) {{ tc_walk<1>(0, a[2], [&](int64_t i, auto m, int u)"
             f" {{ tc_put(m, (float*)a[1] + i, tc_take(m, (const tc_{name}*)a[0] + i)); }}); }}\n"
         )
-    return build([text], name="prelude_avx512_test")
+    return build([text], name="prelude_vectors_test")
 
 
 def known(functions: Library, name: str) -> None:
-    if functions.name == "prelude_avx512_test" and name not in (*VECTORS, "max", "min"):
+    if functions.name == "prelude_vectors_test" and name not in (*VECTORS, "max", "min"):
         pytest.skip("has no vector form")
 
 

@@ -85,3 +85,15 @@ def is_known_to_be(size: Any, number: int) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
 
     return bool(statically_known_true(size == number))
+
+
+@functools.cache
+def multiplies_16_bits(dtype: Any) -> bool:
+    """Whether ATen's kernels of the CPU multiply bfloat16 or float16 by the processor's instructions."""
+    import torch
+
+    supported = {
+        torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported",
+    }  # fmt: skip
+    check = getattr(torch.ops.mkldnn, supported[dtype], None)
+    return check is None or bool(check())

@@ -90,7 +90,8 @@ class Editor:
         return partial(self.call, like)
 
     def _value(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        first = next(source.meta["val"] for source in node.all_input_nodes)
+        first = node.all_input_nodes[0].meta["val"]
+        first = first[0] if isinstance(first, (tuple, list)) else first
         values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
         if node.target is pack_weight:
             return first.new_empty(packed_weights.packed_size(geometry(args[1])))

@@ -1,6 +1,6 @@
-"""Writes loops over contiguous floats explicitly in vectors of 16 (`prelude_avx512.h`).
+"""Writes loops over contiguous floats explicitly in vectors (`prelude_vectors.h`).
 
-Used with GCC on AVX-512 processors, for loops whose values are float32 or masks (16-bit floats exist
+Used with GCC on processors with AVX-512 or AVX2, for loops whose values are float32 or masks (16-bit floats exist
 in memory only) and whose loads and stores are contiguous. Sums add their elements in another order
 than the plain loop; a row's last step touches no memory beyond its elements. Other kernels keep the
 plain loop, which GCC vectorizes.
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from inductor_backend.codegen.cpp.element_writer import ElementWriter
     from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop
 
-#: Elements of a vector. Shorter rows keep the plain loop.
-LANES = 16
+#: Elements of a vector, by instruction set. Shorter rows keep the plain loop.
+LANES = {"avx512": 16, "avx2": 8}
 
 #: The prelude's part with vector loops and transposed tiles.
-HEADER = "prelude_avx512.h"
+HEADER = "prelude_vectors.h"
 
 #: Ops on floats whose text is the same for vectors.
 FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
@@ -54,12 +54,12 @@ UNROLLED = ((60, 2),)
 
 
 def available() -> bool:
-    """Returns whether this processor and compiler have vectors of 16 floats."""
+    """Returns whether `prelude_vectors.h` has vectors for this processor and compiler."""
     try:
         kind = find_compiler().kind
     except CompilerMissingError:  # the texts of which an earlier compiler may have left libraries
         kind = "gcc"
-    return processor()[0] == "avx512" and kind == "gcc"
+    return processor()[0] in LANES and kind == "gcc"
 
 
 def transposes(load: Value) -> bool:
@@ -73,7 +73,7 @@ def fits(elements: ElementWriter, work: PhaseLoop[Reducer], known: dict[Value, s
     loops = elements.loops
     if not available() or work.phase.in_order or work.scanners:
         return False
-    if loops.sizes.hint(loops.nest.sizes[loops.innermost]) < LANES:
+    if loops.sizes.hint(loops.nest.sizes[loops.innermost]) < LANES[processor()[0]]:
         return False
     inside = [value for value in work.values if value not in known]
     if not inside or not all(_value_fits(elements, value) for value in inside):

@@ -4,8 +4,8 @@
 // Out: [B,H,S,E] with dense rows. What always holds: the scores of a block of rows stay in the thread's cache; sums over T are
 // sums of at most 128 products before they join; a row whose scores are all -infinity is NaN, or 0 where `empty` says so.
 #include "prelude.h"
-#if LANES == 16 && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && !defined(__clang__)
-#include "prelude_avx512.h"
+#if LANES >= 8 && !defined(__clang__)
+#include "prelude_vectors.h"
 #define BY_VECTORS
 #endif
 #include "tensors.h"
@@ -30,12 +30,12 @@ static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t 
     }
 }
 typedef void (*block_function)(const float*, int64_t, const float*, int64_t, float*, int64_t, bool, const float*);
-#if MB == 6
 #define BY_ROWS(C) {block<1, C>, block<2, C>, block<3, C>, block<4, C>, block<5, C>, block<6, C>}
-#else
-#define BY_ROWS(C) {block<1, C>, block<2, C>, block<3, C>}
-#endif
+#if NB == 4
 static const block_function BLOCK[NB][MB] = {BY_ROWS(1), BY_ROWS(2), BY_ROWS(3), BY_ROWS(4)};
+#else
+static const block_function BLOCK[NB][MB] = {BY_ROWS(1), BY_ROWS(2)};
+#endif
 
 // rows [rows, K] times panels of `columns` columns, panels `apart` floats from each other
 static void product(const float* a, int64_t lda, const float* panels, int64_t apart, int64_t rows, int64_t columns, int64_t K, float* c,

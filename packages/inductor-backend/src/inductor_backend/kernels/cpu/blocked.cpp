@@ -14,7 +14,7 @@ struct Side { const float* data; int64_t rows, columns; };  // its strides
 
 // ---- R rows, C vectors of columns, in registers
 template <int R, int C, bool PACKED>
-static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t K, float* c, int64_t ldc, bool add) {
+static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t K, float* c, int64_t ldc, bool add, const float* bias) {
     V acc[R][C] = {};
     UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(c + i * ldc + j * LANES, 1, 3);
     for (int64_t k = 0; k < K; k++)
@@ -22,20 +22,18 @@ static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t 
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int j = 0; j < C; j++) {
             float* p = c + i * ldc + j * LANES;
-            put(p, add ? load(p) + acc[i][j] : acc[i][j]);
+            const V sum = add ? load(p) + acc[i][j] : acc[i][j];
+            put(p, bias ? sum + load(bias + j * LANES) : sum);
         }
 }
-typedef void (*block_function)(const float*, int64_t, const float*, int64_t, float*, int64_t, bool);
-#if MB == 6
+typedef void (*block_function)(const float*, int64_t, const float*, int64_t, float*, int64_t, bool, const float*);
 #define BY_ROWS(C, P) {block<1, C, P>, block<2, C, P>, block<3, C, P>, block<4, C, P>, block<5, C, P>, block<6, C, P>}
-#else
-#define BY_ROWS(C, P) {block<1, C, P>, block<2, C, P>, block<3, C, P>}
-#endif
 static const block_function BLOCK[2][MB] = {BY_ROWS(NB, false), BY_ROWS(NB, true)};
 // `count` rows, the first `columns` of a panel: NB vectors at once, which are all NC columns only where vectors have 16 floats
 static void blocks(bool packed, int64_t count, const float* a, int64_t lda, const float* panel, int64_t K, int64_t columns, float* c, int64_t ldc,
-                   bool add) {
-    for (int64_t n = 0; n < columns; n += NB * LANES) BLOCK[packed][count - 1](a, lda, panel + n, K, c + n, ldc, add);
+                   bool add, const float* bias = nullptr) {
+    for (int64_t n = 0; n < columns; n += NB * LANES)
+        BLOCK[packed][count - 1](a, lda, panel + n, K, c + n, ldc, add, bias ? bias + n : nullptr);
 }
 
 // ---- packing
@@ -74,7 +72,6 @@ static void pack_b(const Side& b, int64_t columns, int64_t K, float* panel) {
 static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, float* to) {
     const int64_t size = MB * K;
     int64_t m = 0;
-#if MB == 6
     for (; m + 8 * MB <= rows; m += 8 * MB) {  // three cache lines of a column
         const float* from = a + m;
         float* panel = to + m * K;
@@ -86,7 +83,6 @@ static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, float* 
             }
         UNROLL for (int i = 0; i < 8; i++) memcpy(panel + i * size, from + i * MB, MB * 4);
     }
-#endif
     for (; m < rows; m += MB) {
         const int64_t count = rows - m < MB ? rows - m : MB;
         for (int64_t k = 0; k < K; k++)
@@ -101,10 +97,18 @@ struct Product {
     Rows out;
     bool onto = false;  // what is in `out` already (no bias, epilogue or residual then)
 
+    // activation and residual, in place, of NC columns
+    void finish(float* c, int64_t m, int64_t count, int64_t n0) const {
+        for (int64_t i = 0; i < count && (out.epilogue || out.residual); i++, c += out.ldo) {
+            if (out.epilogue) post_line(out.epilogue, c, NC);
+            if (!out.residual) continue;
+            const float* r = out.residual + (m + i) * out.ldr + n0;
+            UNROLL for (int j = 0; j < NC; j += LANES) put(c + j, load(c + j) + load(r + j));
+        }
+    }
     // rows [m0, m0 + rows) of columns [n0, n0 + 64): depth [k0, k0 + depth) of `a` at `at`
     void chunk(const float* at, int64_t m0, int64_t rows, int64_t n0, int64_t k0, int64_t depth, bool packed, float* panel) const {
         const int64_t columns = N - n0 < NC ? N - n0 : NC;
-        const bool plain = columns == NC && !out.bias && !out.residual && !out.epilogue;
         alignas(64) float tile[MB * NC];
         const Cut cut(rows, MB);
         for (int64_t k = 0; k < depth; k += DEPTH) {
@@ -115,8 +119,9 @@ struct Product {
                 count = packed ? (rows - m < MB ? rows - m : MB) : cut.at(i);
                 const float* as = packed ? at + m * depth + k * MB : at + m * a.rows + k;
                 float* c = out.out + (m0 + m) * out.ldo + n0;
-                if (columns == NC && (plain || !last)) {
-                    blocks(packed, count, as, a.rows, panel, kc, NC, c, out.ldo, add);
+                if (columns == NC) {
+                    blocks(packed, count, as, a.rows, panel, kc, NC, c, out.ldo, add, last && out.bias ? out.bias + n0 : nullptr);
+                    if (last) finish(c, m0 + m, count, n0);
                     continue;
                 }
                 if (add)

@@ -1,11 +1,12 @@
 // The product of a block of rows with a panel: accumulators of R rows x VECTORS vectors in registers. See packed_weights.h.
 #include "packed_weights.h"
 
-template <int R, int C> INLINE void done(V (&acc)[R][C], float* tile, bool add, const Finish* finish) {
+// first, ends: see finish_block
+template <int R, int C> INLINE void done(V (&acc)[R][C], float* tile, bool add, const Finish* finish, int first = 0, bool ends = true) {
     if (add)
         UNROLL for (int i = 0; i < R; i++)
             UNROLL for (int j = 0; j < C; j++) acc[i][j] += load(tile + i * PANEL + j * LANES);
-    if (finish) return finish_block<R, C>(acc, *finish, R);
+    if (finish) return finish_block<R, C>(acc, *finish, R, first, ends);
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int j = 0; j < C; j++) put(tile + i * PANEL + j * LANES, acc[i][j]);
 }
@@ -13,16 +14,24 @@ template <int R, int C> INLINE void done(V (&acc)[R][C], float* tile, bool add, 
 // The fewer rows, the less time a line of a panel takes and the further ahead it is fetched; the processor's own
 // fetching stops at each page (measured: 12 rows 74 -> 111 GFLOP/s, 1 row 24 -> 70 GB/s).
 template <int R, int C>
-static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K, float* tile,
-                           bool add, bool fetch, const Finish* finish) {
+INLINE void sums(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K, float* tile,
+                 bool add, bool fetch, const Finish* finish, int first, bool ends) {
     V acc[R][C] = {};
     const float* x[R];
     UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;
     for (int64_t k = 0; k < K; k++) {
-        if (C == NB && fetch) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(w + (k + 128 / R + 8) * ldw + j * LANES, 0, 2);
+        if (VECTORS == 4 && fetch) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(w + (k + 128 / R + 8) * ldw + j * LANES, 0, 2);
         add_products(acc, [&](int i) { return same(x[i][k]); }, [&](int j) { return load(w + k * ldw + j * LANES); });
     }
-    done<R, C>(acc, tile, add, finish);
+    done<R, C>(acc, tile, add, finish, first, ends);
+}
+// C vectors, where registers do not hold the sums of as many at once in two halves
+template <int R, int C>
+static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K, float* tile,
+                           bool add, bool fetch, const Finish* finish) {
+    if (C <= NB || C == 3) return sums<R, C>(rows, at, w, ldw, K, tile, add, fetch, finish, 0, true);
+    sums<R, NB>(rows, at, w, ldw, K, tile, add, fetch, finish, 0, false);
+    sums<R, NB>(rows, at, w + NB * LANES, ldw, K, tile + NB * LANES, add, fetch, finish, NB, true);
 }
 #if defined(HALVES) && VECTORS == 1
 template <int R>
@@ -38,22 +47,22 @@ static NOINLINE void block_of_halves(const float* const* __restrict__ rows, int6
     done<R, 1>(acc, tile, add, finish);
 }
 #endif
-#if MB == 6
-#define FEW_ROWS(C) block<1, C>, block<2, C>, block<3, C>, block<4, C>, block<5, C>, block<6, C>
-#define MORE_ROWS(C) FEW_ROWS(C), block<7, C>, block<8, C>, block<9, C>, block<10, C>, block<11, C>, block<12, C>
-#else
-#define FEW_ROWS(C) block<1, C>, block<2, C>, block<3, C>
-#define MORE_ROWS(C) FEW_ROWS(C), block<4, C>, block<5, C>, block<6, C>
-#endif
+#define FOUR_ROWS(C) block<1, C>, block<2, C>, block<3, C>, block<4, C>
+#define SIX_ROWS(C) FOUR_ROWS(C), block<5, C>, block<6, C>
+#define TWELVE_ROWS(C) SIX_ROWS(C), block<7, C>, block<8, C>, block<9, C>, block<10, C>, block<11, C>, block<12, C>
 #if VECTORS == 4
-const Blocks BLOCKS_4{MB, {FEW_ROWS(4)}};
+const Blocks BLOCKS_4{MB, {SIX_ROWS(4)}};
+#elif VECTORS == 3 && NB == 4
+const Blocks BLOCKS_3{ROWS_OF(3), {SIX_ROWS(3)}};
 #elif VECTORS == 3
-const Blocks BLOCKS_3{MB, {FEW_ROWS(3)}};
+const Blocks BLOCKS_3{ROWS_OF(3), {FOUR_ROWS(3)}};
+#elif VECTORS == 2 && NB == 4
+const Blocks BLOCKS_2{ROWS_OF(2), {TWELVE_ROWS(2)}};
 #elif VECTORS == 2
-const Blocks BLOCKS_2{2 * MB, {MORE_ROWS(2)}};
+const Blocks BLOCKS_2{ROWS_OF(2), {SIX_ROWS(2)}};
 #elif defined(HALVES)
 #define HALF(R) block_of_halves<R>
-const Blocks BLOCKS_1{2 * MB, {HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7), HALF(8), HALF(9), HALF(10), HALF(11), HALF(12)}};
+const Blocks BLOCKS_1{ROWS_OF(1), {HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7), HALF(8), HALF(9), HALF(10), HALF(11), HALF(12)}};
 #else
-const Blocks BLOCKS_1{2 * MB, {MORE_ROWS(1)}};
+const Blocks BLOCKS_1{ROWS_OF(1), {TWELVE_ROWS(1)}};
 #endif

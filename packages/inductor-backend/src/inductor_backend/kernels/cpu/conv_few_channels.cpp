@@ -95,13 +95,13 @@ struct First {
             const int64_t m0 = (b * g.OH + y) * g.OW;
             for (int64_t n0 = 0; n0 < N;) {  // whole panels, then what is left: three vectors are two and one
                 const int64_t left = N - n0, vectors = (left + LANES - 1) / LANES;
-                if (vectors >= NB) line_of<MB>(&First::block<MB, NB>, from, m0, n0, left < PANEL ? left : PANEL);
-                else if (vectors == 3) line_of<MB>(&First::block<MB, 3>, from, m0, n0, left);
-                else if (vectors == 2) line_of<2 * MB>(&First::block<2 * MB, 2>, from, m0, n0, left);
+                if (vectors >= 4) line_of<ROWS_OF(4)>(&First::block<ROWS_OF(4), 4>, from, m0, n0, left < PANEL ? left : PANEL);
+                else if (vectors == 3) line_of<ROWS_OF(3)>(&First::block<ROWS_OF(3), 3>, from, m0, n0, left);
+                else if (vectors == 2) line_of<ROWS_OF(2)>(&First::block<ROWS_OF(2), 2>, from, m0, n0, left);
 #ifdef HALVES
                 else line_of<14>(&First::block_of_halves<14>, from, m0, n0, left);
 #else
-                else line_of<2 * MB>(&First::block<2 * MB, 1>, from, m0, n0, left);
+                else line_of<ROWS_OF(1)>(&First::block<ROWS_OF(1), 1>, from, m0, n0, left);
 #endif
                 n0 += PANEL;
             }

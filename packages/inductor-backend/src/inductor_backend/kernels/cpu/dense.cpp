@@ -1,7 +1,7 @@
 // Convolutions and products with packed weights, on channels-last data: each group by itself.
 //
 // A product is a convolution of one tap. The result's pixels are rows, its channels columns; a column panel is
-// PANEL = 4 vectors wide and lies in memory as it is read: panel[tap][channel][column], its last one cut down to whole vectors.
+// PANEL_VECTORS = 4 vectors wide and lies in memory as it is read: panel[tap][channel][column], its last one cut down to whole vectors.
 // Nothing is unfolded: each row of a block points at the pixel that a tap reads (or at zeros), so that padding, strides
 // and dilation cost one pointer a tap. See packed_weights.py for the arguments.
 #include "packed_weights.h"
@@ -19,7 +19,7 @@ static NOINLINE void finish_rows(const Epilogue& e, float* tile, float* out, int
         bias[j] = e.bias ? load(e.bias + n0 + j * LANES) : same(-0.0f);
     }
     const auto whole = [&](int64_t epilogue) {
-        if (C == NB) return post_line(epilogue, tile, rows * PANEL);
+        if (C == PANEL_VECTORS) return post_line(epilogue, tile, rows * PANEL);
         for (int64_t i = 0; i < rows; i++) post_line(epilogue, tile + i * PANEL, C * LANES);
     };
     const bool before = e.before > RELU, after = e.after > RELU;

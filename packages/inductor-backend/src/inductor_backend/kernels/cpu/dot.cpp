@@ -59,23 +59,25 @@ static NOINLINE void dot_block(const float* x, int64_t ldx, const float* w, int6
     }
 }
 typedef void (*dot_function)(const float*, int64_t, const float*, int64_t, int64_t, float*, const float*, int);
-#if MB == 6
+#define FOUR 4  // rows of w at once
+#define MOST ROWS_OF(FOUR)
+#if REGISTERS == 32
 #define BY_ROWS(C) {dot_block<1, C>, dot_block<2, C>, dot_block<3, C>, dot_block<4, C>, dot_block<5, C>, dot_block<6, C>}
 #else
 #define BY_ROWS(C) {dot_block<1, C>, dot_block<2, C>, dot_block<3, C>}
 #endif
-static const dot_function DOT[MB] = BY_ROWS(NB), DOT_ONE[MB] = BY_ROWS(1);
+static const dot_function DOT[MOST] = BY_ROWS(FOUR), DOT_ONE[MOST] = BY_ROWS(1);
 
 void dot_chunk(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K, int64_t rows, int64_t columns,
                int64_t columns_left, float* tile) {
-    const Cut cut(rows, MB);
+    const Cut cut(rows, MOST);
     int64_t n = 0;
-    for (; n + NB <= columns; n += NB) {
+    for (; n + FOUR <= columns; n += FOUR) {
         const float* here = w + n * ldw;
-        const bool more = n + 2 * NB <= columns_left;  // the next rows are read next, by this thread or another
+        const bool more = n + 2 * FOUR <= columns_left;  // the next rows are read next, by this thread or another
         for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
             const int ahead = !more ? 0 : cut.count == 1 ? 4 : i < 2 ? 2 : 0;  // the fetching is shared by two blocks
-            const float* next = here + (NB + (ahead == 2 ? 2 * i : 0)) * ldw;
+            const float* next = here + (FOUR + (ahead == 2 ? 2 * i : 0)) * ldw;
             DOT[cut.at(i) - 1](x + m * ldx, ldx, here, ldw, K, tile + m * NC + n, next, ahead);
         }
     }

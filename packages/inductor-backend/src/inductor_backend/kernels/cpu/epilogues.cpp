@@ -1,7 +1,7 @@
 // Activations of a line of the result, in place.
 #include "prelude.h"
-#if LANES == 16 && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && !defined(__clang__)
-#include "prelude_avx512.h"
+#if LANES >= 8 && !defined(__clang__)
+#include "prelude_vectors.h"
 #define BY_VECTORS
 #endif
 #include "tensors.h"

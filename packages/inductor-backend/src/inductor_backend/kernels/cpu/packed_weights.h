@@ -2,7 +2,7 @@
 #pragma once
 #include "tensors.h"
 
-#define PANEL (NB * LANES)
+#define PANEL (PANEL_VECTORS * LANES)
 
 // after(before(acc * scale + bias) + residual), each of the two one of Post
 struct Epilogue {
@@ -127,14 +127,16 @@ struct Finish {
     }
 };
 
-template <int R, int C> INLINE void finish_block(V (&acc)[R][C], const Finish& f, int64_t rows) {
-    float* to = f.out;
-    const float* r = f.residual;
-    const int64_t ldo = f.ldo, ldr = f.ldr, last = f.last;
+// first: the block's first vector, of those that f is for; ends: whether its last one is theirs
+template <int R, int C> INLINE void finish_block(V (&acc)[R][C], const Finish& f, int64_t rows, int first = 0, bool ends = true) {
+    float* to = f.out + first * LANES;
+    const float* r = f.residual ? f.residual + first * LANES : nullptr;
+    const float *scale = f.scale + first * LANES, *bias = f.bias + first * LANES;
+    const int64_t ldo = f.ldo, ldr = f.ldr, last = ends ? f.last : LANES;
     const Act before = f.before, after = f.after;
     UNROLL for (int i = 0; i < R; i++, to += ldo) {
         if (i >= rows) return;
-        UNROLL for (int j = 0; j < C; j++) acc[i][j] = before.of(acc[i][j] * load(f.scale + j * LANES) + load(f.bias + j * LANES));
+        UNROLL for (int j = 0; j < C; j++) acc[i][j] = before.of(acc[i][j] * load(scale + j * LANES) + load(bias + j * LANES));
         if (r) {
             UNROLL for (int j = 0; j < C; j++) acc[i][j] += j + 1 < C || last == LANES ? load(r + j * LANES) : load_some(r + j * LANES, last);
             r += ldr;
@@ -152,7 +154,7 @@ template <int R, int C> INLINE void finish_block(V (&acc)[R][C], const Finish& f
 // the sums, which otherwise go to the tile.
 typedef void (*block_function)(const float* const* rows, int64_t at, const float* w, int64_t ldw, int64_t K, float* tile, bool add,
                                bool fetch, const Finish* finish);
-struct Blocks { int64_t most; block_function by_rows[2 * MB]; };  // most: rows of a block
+struct Blocks { int64_t most; block_function by_rows[12]; };  // most: rows of a block
 extern HIDDEN const Blocks BLOCKS_4;
 // only in libraries of kernels that take any number of channels
 extern HIDDEN __attribute__((weak)) const Blocks BLOCKS_3, BLOCKS_2, BLOCKS_1;

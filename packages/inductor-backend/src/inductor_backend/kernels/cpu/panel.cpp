@@ -17,12 +17,8 @@ static NOINLINE void panel_block(const float* x, int64_t ldx, const float* w, in
         }
 }
 typedef void (*panel_function)(const float*, int64_t, const float*, int64_t, int64_t, float*, bool, bool);
-#if MB == 6
 #define BY_ROWS(C) {panel_block<1, C>, panel_block<2, C>, panel_block<3, C>, panel_block<4, C>, panel_block<5, C>, panel_block<6, C>}
-#else
-#define BY_ROWS(C) {panel_block<1, C>, panel_block<2, C>, panel_block<3, C>}
-#endif
-static const panel_function FOUR[MB] = BY_ROWS(NB), TWO[MB] = BY_ROWS(2), ONE[MB] = BY_ROWS(1);
+static const panel_function MANY[MB] = BY_ROWS(NB), TWO[MB] = BY_ROWS(2), ONE[MB] = BY_ROWS(1);
 
 void panel_rows(const float* x, int64_t ldx, const float* panel, int64_t ldp, int64_t kc, int64_t rows, int64_t columns, float* tile,
                 bool add, bool fetch) {
@@ -32,7 +28,7 @@ void panel_rows(const float* x, int64_t ldx, const float* panel, int64_t ldp, in
         float* out = tile + m * NC;
         const int64_t r = cut.at(i) - 1;
         int64_t n = 0;
-        for (; n + NB * LANES <= columns; n += NB * LANES) FOUR[r](xs, ldx, panel + n, ldp, kc, out + n, add, fetch && i == 0);
+        for (; n + NB * LANES <= columns; n += NB * LANES) MANY[r](xs, ldx, panel + n, ldp, kc, out + n, add, fetch && i == 0);
         for (; n + LANES < columns; n += 2 * LANES) TWO[r](xs, ldx, panel + n, ldp, kc, out + n, add, false);
         for (; n < columns; n += LANES) ONE[r](xs, ldx, panel + n, ldp, kc, out + n, add, false);
     }

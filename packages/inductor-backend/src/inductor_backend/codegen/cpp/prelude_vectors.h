@@ -1,101 +1,71 @@
-// What kernels call that are written in vectors of 16 floats (AVX-512, GCC), after prelude.h.
+// What kernels call that are written in vectors, after prelude.h: 16 floats with AVX-512, 8 with AVX2 (GCC).
 //
 // Goes in: vectors, and for what touches memory which lanes count. Comes out: vectors. Always holds: a function has the
 // meaning, the special values and at most the error that prelude.h states for the scalar of the same name (the same
-// test holds both), so the text of a kernel is the same for both; truth is 0 or -1 in 32 bits.
+// test holds both), so the text of a kernel is the same for both, and for each width; truth is 0 or -1 in 32 bits.
 //
 // Vectors by hand and not by `#pragma omp simd`, for what GCC does not find: exp scales by one instruction (vscalef),
 // several sums are in flight at once, rows end in a masked step, and results leave past the caches from registers.
+//
+// What depends on the processor's instructions is in vectors_avx512.h and vectors_avx2.h; all else is here, once.
 #pragma once
 
-#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || !defined(__AVX512DQ__)
-#error "vectors of 16 floats need AVX-512"
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#include "vectors_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "vectors_avx2.h"
+#else
+#error "vectors need AVX-512, or AVX2 with FMA and F16C"
 #endif
-
-typedef float tc_v __attribute__((vector_size(64)));
-typedef int32_t tc_m __attribute__((vector_size(64)));
-typedef uint32_t tc_u __attribute__((vector_size(64)));
-typedef uint16_t tc_h __attribute__((vector_size(32)));
-typedef int8_t tc_b __attribute__((vector_size(16)));
-typedef float tc_v8 __attribute__((vector_size(32)));
-#define TC_ALL_LANES ((unsigned short)-1)
 
 // ---- which lanes count: all of them, or the first few of a row's last step
 struct tc_all {};
-struct tc_some { unsigned short lanes; };
-TC_INLINE tc_some tc_first(int64_t count) { return {(unsigned short)(count >= 16 ? 0xffff : (1u << count) - 1)}; }
-
-TC_INLINE tc_v tc_splat(float x) { return tc_v{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-TC_INLINE tc_m tc_splat(bool x) { const int32_t i = -(int32_t)x; return tc_m{i, i, i, i, i, i, i, i, i, i, i, i, i, i, i, i}; }
-TC_INLINE tc_v tc_fma(tc_v a, tc_v b, tc_v c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, TC_ALL_LANES, 4); }
 TC_INLINE tc_v tc_splat(tc_v x) { return x; }
 template <class A, class B, class C> TC_INLINE tc_v tc_fma(A a, B b, C c) {
     return tc_fma(tc_splat(a), tc_splat(b), tc_splat(c));
 }
 TC_INLINE tc_v tc_keep(tc_all, tc_v x, float other) { return x; }
-TC_INLINE tc_v tc_keep(tc_some m, tc_v x, float other) { return __builtin_ia32_blendmps_512_mask(tc_splat(other), x, m.lanes); }
 
-// ---- memory. Masked loads and stores touch nothing beyond their lanes.
-TC_INLINE tc_v tc_take(tc_all, const float* p) { tc_v x; memcpy(&x, p, 64); return x; }
-TC_INLINE tc_v tc_take(tc_some m, const float* p) { return __builtin_ia32_loadups512_mask(p, tc_v{}, m.lanes); }
-TC_INLINE tc_h tc_take_16(tc_all, const void* p) { tc_h x; memcpy(&x, p, 32); return x; }
-TC_INLINE tc_h tc_take_16(tc_some m, const void* p) {
-    typedef short s __attribute__((vector_size(32)));
-    return (tc_h)__builtin_ia32_loaddquhi256_mask((const short*)p, s{}, m.lanes);
-}
+// ---- memory. Loads and stores touch nothing beyond their lanes.
+TC_INLINE tc_v tc_take(tc_all, const float* p) { tc_v x; memcpy(&x, p, sizeof x); return x; }
+TC_INLINE tc_h tc_take_16(tc_all, const void* p) { tc_h x; memcpy(&x, p, sizeof x); return x; }
+TC_INLINE tc_b tc_take_8(tc_all, const void* p) { tc_b x; memcpy(&x, p, sizeof x); return x; }
 template <class M> TC_INLINE tc_v tc_take(M m, const tc_bf16* p) {
     return (tc_v)(__builtin_convertvector(tc_take_16(m, p), tc_u) << 16);
 }
-template <class M> TC_INLINE tc_v tc_take(M m, const tc_half* p) {
-    typedef short s __attribute__((vector_size(32)));
-    return __builtin_ia32_vcvtph2ps512_mask((s)tc_take_16(m, p), tc_v{}, TC_ALL_LANES, 4);
-}
-TC_INLINE tc_m tc_take(tc_all, const bool* p) { tc_b x; memcpy(&x, p, 16); return __builtin_convertvector(x, tc_m) != 0; }
-TC_INLINE tc_m tc_take(tc_some m, const bool* p) {
-    typedef char c __attribute__((vector_size(16)));
-    return __builtin_convertvector((tc_b)__builtin_ia32_loaddquqi128_mask((const char*)p, c{}, m.lanes), tc_m) != 0;
-}
+template <class M> TC_INLINE tc_v tc_take(M m, const tc_half* p) { return tc_from_half(tc_take_16(m, p)); }
+template <class M> TC_INLINE tc_m tc_take(M m, const bool* p) { return __builtin_convertvector(tc_take_8(m, p), tc_m) != 0; }
 TC_INLINE tc_h tc_narrow(tc_v x, const tc_bf16*) {
     const tc_u u = (tc_u)x, r = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
     return __builtin_convertvector(x != x ? (tc_u)(tc_m{} + 0x7fc0) : r, tc_h);
 }
-TC_INLINE tc_h tc_narrow(tc_v x, const tc_half*) {
-    typedef short s __attribute__((vector_size(32)));
-    return (tc_h)__builtin_ia32_vcvtps2ph512_mask(x, 0, s{}, TC_ALL_LANES);
-}
+TC_INLINE tc_h tc_narrow(tc_v x, const tc_half*) { return tc_to_half(x); }
 TC_INLINE tc_v tc_rounded_bf16(tc_v x) {
     const tc_u u = (tc_u)x, r = (u + 0x7fffu + ((u >> 16) & 1)) & 0xffff0000u;
     return (tc_v)(x != x ? (tc_u)(tc_m{} + 0x7fc00000) : r);
 }
-TC_INLINE tc_v tc_rounded_half(tc_v x) {
-    typedef short s __attribute__((vector_size(32)));
-    return __builtin_ia32_vcvtph2ps512_mask((s)tc_narrow(x, (const tc_half*)0), tc_v{}, TC_ALL_LANES, 4);
-}
-TC_INLINE void tc_put(tc_all, float* p, tc_v x) { memcpy(p, &x, 64); }
-TC_INLINE void tc_put(tc_some m, float* p, tc_v x) { __builtin_ia32_storeups512_mask(p, x, m.lanes); }
-template <class T> TC_INLINE void tc_put(tc_all, T* p, tc_v x) { const tc_h h = tc_narrow(x, p); memcpy(p, &h, 32); }
-template <class T> TC_INLINE void tc_put(tc_some m, T* p, tc_v x) {
-    typedef short s __attribute__((vector_size(32)));
-    __builtin_ia32_storedquhi256_mask((short*)p, (s)tc_narrow(x, p), m.lanes);
-}
+TC_INLINE tc_v tc_rounded_half(tc_v x) { return tc_from_half(tc_to_half(x)); }
+TC_INLINE void tc_put(tc_all, float* p, tc_v x) { memcpy(p, &x, sizeof x); }
+TC_INLINE void tc_put_16(tc_all, void* p, tc_h x) { memcpy(p, &x, sizeof x); }
+template <class M, class T> TC_INLINE void tc_put(M m, T* p, tc_v x) { tc_put_16(m, p, tc_narrow(x, p)); }
 // past: not into the caches; p is then a multiple of a vector's bytes where all lanes count
 TC_INLINE void tc_put_past(tc_all m, float* p, tc_v x, bool past) {
-    if (past) __builtin_ia32_movntps512(p, x); else tc_put(m, p, x);
+    if (past) tc_put_past_32(p, x); else tc_put(m, p, x);
 }
 template <class T> TC_INLINE void tc_put_past(tc_all m, T* p, tc_v x, bool past) {
-    if (past) __builtin_ia32_movntps256((float*)p, (tc_v8)tc_narrow(x, p)); else tc_put(m, p, x);
+    if (past) tc_put_past_16(p, tc_narrow(x, p)); else tc_put(m, p, x);
 }
 template <class T> TC_INLINE void tc_put_past(tc_some m, T* p, tc_v x, bool past) { tc_put(m, p, x); }
 
 // ---- rows: `unrolled` steps in flight, then the rest, masked. step(first element, lanes, number of the step)
 template <int unrolled, class Step> TC_INLINE void tc_walk(int64_t i, int64_t stop, Step step) {
-    for (; i + 16 * unrolled <= stop; i += 16 * unrolled) {
+    for (; i + TC_LANES * unrolled <= stop; i += TC_LANES * unrolled) {
         step(i, tc_all(), 0);
-        if (unrolled > 1) step(i + 16, tc_all(), 1);
-        if (unrolled > 2) step(i + 32, tc_all(), 2);
-        if (unrolled > 3) step(i + 48, tc_all(), 3);
+        if (unrolled > 1) step(i + TC_LANES, tc_all(), 1);
+        if (unrolled > 2) step(i + 2 * TC_LANES, tc_all(), 2);
+        if (unrolled > 3) step(i + 3 * TC_LANES, tc_all(), 3);
     }
-    for (; i < stop; i += 16) step(i, tc_first(stop - i), 0);
+    for (; i < stop; i += TC_LANES) step(i, tc_first(stop - i), 0);
 }
 
 // The same for steps that hold for usual values only: step(first element, lanes, number, tc_near) is false, and has done
@@ -104,84 +74,38 @@ template <int unrolled, class Step> TC_INLINE void tc_walk(int64_t i, int64_t st
 struct tc_near {};
 struct tc_anywhere {};
 template <int unrolled, class Step> TC_INLINE void tc_walk_near(int64_t i, int64_t stop, Step step) {
-    for (; i < stop; i += 16) {
-        for (; i + 16 * unrolled <= stop; i += 16 * unrolled) {
+    for (; i < stop; i += TC_LANES) {
+        for (; i + TC_LANES * unrolled <= stop; i += TC_LANES * unrolled) {
             if (!step(i, tc_all(), 0, tc_near())) break;
-            if (unrolled > 1 && !step(i + 16, tc_all(), 1, tc_near())) { i += 16; break; }
+            if (unrolled > 1 && !step(i + TC_LANES, tc_all(), 1, tc_near())) { i += TC_LANES; break; }
         }
         if (i < stop) step(i, tc_first(stop - i), 0, tc_anywhere());
     }
 }
 
-// ---- tiles: 16 rows of 16 floats become 16 columns. Four rounds of shuffles, each between pairs of vectors.
-// Rows far apart are no stream that the processor would see: those 64 rows on are asked for (1.4 times as fast). The last
-// float's line: the first one's, where it is another, was the last one's of the tile before.
-TC_INLINE void tc_turn_16(float* to, int64_t to_step, const float* from, int64_t from_step) {
-    tc_v a[16], b[16];
-    #pragma GCC unroll 16
-    for (int k = 0; k < 16; ++k) {
-        __builtin_prefetch(from + 15 + (k + 64) * from_step);
-        memcpy(&a[k], from + k * from_step, 64);
-    }
-    #pragma GCC unroll 8
-    for (int k = 0; k < 16; k += 2) {  // pairs of floats
-        b[k] = __builtin_shufflevector(a[k], a[k + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-        b[k + 1] = __builtin_shufflevector(a[k], a[k + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-    }
-    #pragma GCC unroll 4
-    for (int k = 0; k < 16; k += 4) {  // of pairs: a[k + j] holds in its part i column 4 i + j of rows k to k + 3
-        #pragma GCC unroll 2
-        for (int j = 0; j < 2; ++j) {
-            const tc_v x = b[k + j], y = b[k + j + 2];
-            a[k + 2 * j] = __builtin_shufflevector(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-            a[k + 2 * j + 1] = __builtin_shufflevector(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-        }
-    }
-    #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-        #pragma GCC unroll 2
-        for (int k = 0; k < 2; ++k) {  // of parts 0 and 2, of parts 1 and 3
-            const tc_v x = a[8 * k + j], y = a[8 * k + 4 + j];
-            b[4 * j + 2 * k] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-            b[4 * j + 2 * k + 1] = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-        }
-        #pragma GCC unroll 2
-        for (int k = 0; k < 2; ++k) {
-            const tc_v x = b[4 * j + k], y = b[4 * j + 2 + k];
-            const tc_v low = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-            const tc_v high = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-            memcpy(to + (4 * k + j) * to_step, &low, 64);
-            memcpy(to + (4 * (k + 2) + j) * to_step, &high, 64);
-        }
-    }
-}
-// `length` rows of 16 floats
+// ---- tiles: `length` rows of 16 floats become 16 columns
 TC_INLINE void tc_turn(float* to, int64_t to_step, const float* from, int64_t from_step, int64_t length) {
     int64_t i = 0;
-    for (; i + 16 <= length; i += 16) tc_turn_16(to + i, to_step, from + i * from_step, from_step);
+    for (; i + TC_LANES <= length; i += TC_LANES)
+        for (int64_t q = 0; q < 16; q += TC_LANES) tc_turn_square(to + q * to_step + i, to_step, from + i * from_step + q, from_step);
     for (; i < length; ++i)
         for (int64_t q = 0; q < 16; ++q) to[q * to_step + i] = from[i * from_step + q];
 }
 
 // ---- over the lanes of a vector
-TC_INLINE tc_v tc_greater(tc_v a, tc_v b) { return __builtin_ia32_maxps512_mask(a, b, a, TC_ALL_LANES, 4); }  // b if one is NaN
-TC_INLINE tc_v tc_lesser(tc_v a, tc_v b) { return __builtin_ia32_minps512_mask(a, b, a, TC_ALL_LANES, 4); }
 // over all lanes of one to four vectors
 #define TC_OVER_LANES(name, of)                                                                       \
     template <int n> TC_INLINE float tc_##name(const tc_v (&x)[n]) {                                   \
         tc_v y = x[0];                                                                                \
         if (n == 2) y = of(x[0], x[n - 1]);                                                           \
         if (n == 4) y = of(of(x[0], x[n / 4]), of(x[n / 2], x[n - 1]));                               \
-        y = of(y, __builtin_shufflevector(y, y, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
-        y = of(y, __builtin_shufflevector(y, y, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));     \
-        y = of(y, __builtin_shufflevector(y, y, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));     \
-        return of(y, __builtin_shufflevector(y, y, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0))[0]; \
+        TC_OVER_LANES_OF_VECTOR(y, of)                                                                \
+        return y[0];                                                                                  \
     }
 TC_INLINE tc_v tc_added(tc_v a, tc_v b) { return a + b; }
 TC_OVER_LANES(total, tc_added)
 TC_OVER_LANES(greatest, tc_greater)
 TC_OVER_LANES(least, tc_lesser)
-TC_INLINE int tc_nans(tc_v x) { return __builtin_ia32_cmpps512_mask(x, x, 3, TC_ALL_LANES, 4); }  // a bit for each NaN
 TC_INLINE tc_moments tc_moments_in_vectors(const float* x, int64_t length, float mean) {
     tc_v sums[4] = {}, squares[4] = {}, m = tc_splat(mean);
     tc_walk<4>(0, length, [&](int64_t i, auto lanes, int u) __attribute__((always_inline)) {
@@ -199,13 +123,10 @@ TC_INLINE tc_m tc_isinf(tc_v x) { return tc_abs(x) == TC_INF_F; }
 TC_INLINE tc_v tc_max(tc_v a, tc_v b) { const tc_v m = tc_greater(a, b); return a != a ? a : m; }
 TC_INLINE tc_v tc_min(tc_v a, tc_v b) { const tc_v m = tc_lesser(a, b); return a != a ? a : m; }
 TC_INLINE tc_v tc_relu(tc_v x) { return tc_greater(tc_v{}, x); }
-#define TC_ROUNDING(name, how) \
-    TC_INLINE tc_v tc_##name(tc_v x) { return __builtin_ia32_rndscaleps_mask(x, how, x, TC_ALL_LANES, 4); }
+#define TC_ROUNDING(name, how) TC_INLINE tc_v tc_##name(tc_v x) { return TC_ROUNDED(x, how); }
 TC_ROUNDING(round, 8) TC_ROUNDING(floor, 9) TC_ROUNDING(ceil, 10) TC_ROUNDING(trunc, 11)
-TC_INLINE tc_v tc_sqrt(tc_v x) { return __builtin_ia32_sqrtps512_mask(x, x, TC_ALL_LANES, 4); }
 TC_INLINE tc_v tc_rsqrt(tc_v x) { return 1.0f / tc_sqrt(x); }
 TC_INLINE tc_v tc_chosen(tc_m c) { return (tc_v)(c & 0x3f800000); }  // 1 or 0
-TC_INLINE tc_v tc_scaled(tc_v p, tc_v n) { return __builtin_ia32_scalefps512_mask(p, n, p, TC_ALL_LANES, 4); }  // p 2^n
 
 // ---- exponentials. The forms and coefficients of prelude.h.
 // n = x log2(e) to the nearest, r = x - n ln 2, exp(r) by Horner's rule
@@ -333,9 +254,7 @@ TC_INLINE tc_v tc_gelu_erf(tc_v x) {
     p = tc_fma(p, r, 0x1.ebfbe0p-3f);
     p = tc_fma(p, r, 0x1.62e430p-1f);
     p = tc_fma(p, r, 1.0f);
-    // max(x, 0) by kinds of floats: positive, 1, zero, inf: x; negative: 0; -inf, NaN: NaN
-    const tc_m kinds = tc_m{} + 0x18131122;
-    return tc_fma(-a, tc_scaled(p, n), (tc_v)__builtin_ia32_fixupimmps512_mask(x, x, kinds, 0, TC_ALL_LANES, 4));
+    return tc_fma(-a, tc_scaled(p, n), tc_positive_part(x));
 }
 // x (1 + tanh u) / 2 = x / (1 + exp(-2u))
 TC_INLINE tc_v tc_gelu_tanh(tc_v x) {
@@ -347,30 +266,27 @@ TC_INLINE tc_v tc_softplus(tc_v x) { return tc_max(x, tc_v{}) + tc_log1p(tc_exp_
 // ---- trigonometry: the forms and coefficients of prelude_trig.h, inlined. A lane's coefficients are chosen, not one of
 // two results: sin(r) = r + s r (S0 + S1 s + S2 s^2), cos(r) = 1 - s / 2 + s s (C0 + C1 s + C2 s^2), s = r^2.
 #if defined(TC_TRIG)
-// y where the bit is set, else x
-TC_INLINE tc_v tc_blend(unsigned short bits, tc_v x, tc_v y) { return __builtin_ia32_blendmps_512_mask(x, y, bits); }
-TC_INLINE tc_v tc_blend(unsigned short bits, float x, float y) { return tc_blend(bits, tc_splat(x), tc_splat(y)); }
+TC_INLINE tc_v tc_blend(tc_bits_of_lanes bits, float x, float y) { return tc_blend(bits, tc_splat(x), tc_splat(y)); }
 // sin(x + turn pi/2) of |x| <= 30000
 template <int turn> TC_INLINE tc_v tc_wave(tc_v x) {
-    const tc_m sign = tc_m{} + INT32_MIN;
     const tc_v shifted = tc_fma(x, 0x1.45f306p-1f, 0x1.8p23f + turn), n = shifted - (0x1.8p23f + turn);
     tc_v r = tc_fma(n, -0x1.921fb4p+0f, x);
     r = tc_fma(n, -0x1.4442d0p-24f, r);
     r = tc_fma(n, -0x1.846988p-48f, r);
     const tc_v s = r * r;
     const tc_m q = (tc_m)shifted;
-    const unsigned short odd = __builtin_ia32_ptestmd512(q, tc_m{} + 1, TC_ALL_LANES), even = ~odd;
+    const tc_bits_of_lanes odd = tc_odd(q);
     tc_v p = tc_fma(tc_blend(odd, -0x1.9aaee2p-13f, 0x1.9bc37cp-16f), s, tc_blend(odd, 0x1.110bdep-7f, -0x1.6c1298p-10f));
     p = tc_fma(p, s, tc_blend(odd, -0x1.555552p-3f, 0x1.555554p-5f));
     tc_v y = tc_fma(p, s * tc_blend(odd, r, s), tc_blend(odd, r, tc_fma(s, -0.5f, 1.0f)));
-    y = (tc_v)__builtin_ia32_pternlogd512_mask((tc_m)y, (tc_m)r, sign, 0xf8, even);  // y | r & sign: the sum loses -0.0's
-    return (tc_v)__builtin_ia32_pternlogd512_mask((tc_m)y, q << 30, sign, 0x78, TC_ALL_LANES);  // y ^ q << 30 & sign
+    y = tc_signed_where_even(odd, y, r);  // the sum loses -0.0's
+    return (tc_v)((tc_m)y ^ ((q << 30) & INT32_MIN));
 }
 // the lanes with |x| > 30000, infinity, NaN: libm's
-TC_INLINE int tc_far(tc_v x) { return __builtin_ia32_cmpps512_mask(tc_abs(x), tc_splat(30000.0f), 6, TC_ALL_LANES, 4); }
+TC_INLINE int tc_far(tc_v x) { return tc_beyond(tc_abs(x), 30000.0f); }
 #define TC_WAVE(name, turn)                                                                                    \
     TC_INLINE tc_v tc_##name(tc_v x) {                                                                         \
-        return __builtin_expect(tc_far(x), 0) ? tc_trige::by_lane<tc_libm_##name>(x) : tc_wave<turn>(x);       \
+        return __builtin_expect(tc_far(x), 0) ? TC_TRIG_OF_LANES::by_lane<tc_libm_##name>(x) : tc_wave<turn>(x);       \
     }                                                                                                          \
     TC_INLINE tc_v tc_##name(tc_v x, tc_near, int* far) { *far |= tc_far(x); return tc_wave<turn>(x); }        \
     TC_INLINE tc_v tc_##name(tc_v x, tc_anywhere, int*) { return tc_##name(x); }

@@ -1,0 +1,96 @@
+"""Computes products of 16-bit floats in float32 where the processor multiplies none.
+
+Without such instructions ATen's and oneDNN's kernels for 16-bit floats are many times slower than those for
+float32. Sums are the same: ATen, too, adds the exact products in float32 and rounds the result once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from inductor_backend.passes.attention import FLASH
+from inductor_backend.passes.frozen_rewrites import put
+from inductor_backend.passes.fx_edit import Editor, aten, copy_of
+from inductor_backend.torch_private import multiplies_16_bits
+from tracer_core.plugin_api import CompileSpec
+
+Node = torch.fx.Node
+
+_FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_DTYPES = (torch.bfloat16, torch.float16)
+
+
+def with_float32_products(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """Returns the graph, or a copy whose matmuls, convolutions and attention are in float32."""
+    slow = {dtype for dtype in _DTYPES if not multiplies_16_bits(dtype)}
+    if not any(_dtype(node) in slow for node in gm.graph.nodes if node.target in _RULES):
+        return gm
+    editor = Editor(copy_of(gm), ())
+    for node in list(editor.graph.nodes):
+        if node.target in _RULES and _dtype(node) in slow:
+            _RULES[node.target](editor, node)
+    return editor.gm
+
+
+def _dtype(node: Node) -> torch.dtype | None:
+    """Returns the dtype of all floating-point tensors that a node takes; None where they differ."""
+    dtypes = {
+        source.meta["val"].dtype
+        for source in node.all_input_nodes
+        if isinstance(source.meta.get("val"), torch.Tensor)
+        and source.meta["val"].is_floating_point()
+        and not (node.target is _FLASH_BACKWARD and source is node.args[5])  # logsumexp is float32
+    }
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _in_float32(editor: Editor, node: Node) -> Node:
+    """Inserts the same call with 16-bit operands in float32."""
+
+    def operand(source: Node) -> Node:
+        value = source.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.dtype not in _DTYPES:
+            return source
+        return editor.call(node, aten._to_copy.default, source, dtype=torch.float32)
+
+    widened: dict[Node, Node] = {source: operand(source) for source in node.all_input_nodes}
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), widened.__getitem__)
+    return editor.call(node, node.target, *args, **kwargs)
+
+
+def _product(editor: Editor, node: Node) -> None:
+    """A call with one result, which is rounded."""
+    result = _in_float32(editor, node)
+    put(editor, node, _rounded(editor, node, result))
+
+
+def _rounded(editor: Editor, like: Node, result: Node) -> Node:
+    return editor.call(like, aten._to_copy.default, result, dtype=like.meta["val"].dtype)
+
+
+def _tuple(editor: Editor, node: Node) -> None:
+    """A call with several results, of which those of 16 bits are rounded."""
+    results = _in_float32(editor, node)
+    for user in list(node.users):
+        value = user.meta.get("val")
+        assert user.target is operator.getitem
+        part = editor.call(user, operator.getitem, results, user.args[1])
+        narrow = isinstance(value, torch.Tensor) and value.dtype in _DTYPES
+        put(editor, user, _rounded(editor, user, part) if narrow else part)
+    editor.graph.erase_node(node)
+
+
+_RULES: dict[Any, Callable[[Editor, Node], None]] = {
+    aten.mm.default: _product,
+    aten.addmm.default: _product,
+    aten.bmm.default: _product,
+    aten.baddbmm.default: _product,
+    aten.convolution.default: _product,
+    aten.convolution_backward.default: _tuple,
+    FLASH: _tuple,
+    _FLASH_BACKWARD: _tuple,
+}
