@@ -1,4 +1,4 @@
-"""Loops in vectors of 16 floats: values, ends of rows, special values, memory at the edge of a
+"""Loops in explicit vectors: values, ends of rows, special values, memory at the edge of a
 page.
 """
 
