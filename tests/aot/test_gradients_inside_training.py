@@ -177,3 +177,30 @@ def test_what_was_freed_raises_as_in_eager():
         assert energy.requires_grad and not slope.requires_grad
         with pytest.raises(RuntimeError, match="second time"):
             energy.backward()
+
+
+def slopes_of_what_is_no_input(positions):
+    with torch.enable_grad():
+        positions = positions.detach().requires_grad_(True)
+        energy = (positions.square().sum(-1) + 1).log().sum()
+        (slope,) = torch.autograd.grad(energy, positions)
+        return energy, -slope
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+def test_a_leaf_made_in_the_function(grad_mode):
+    """No input requires grad; the energy does, whose autograd graph the function has freed."""
+    compiled = tracer_core.compile(slopes_of_what_is_no_input)
+    for count in (5, 5, 8):
+        positions = torch.randn(count, 3)
+        with torch.set_grad_enabled(grad_mode):
+            energy, force = compiled(positions)
+            eager = slopes_of_what_is_no_input(positions)
+        torch.testing.assert_close((energy, force), eager)
+        assert [(x.requires_grad, x.is_leaf) for x in (energy, force)] == [
+            (x.requires_grad, x.is_leaf) for x in eager
+        ]
+        for value in (energy, eager[0]):
+            with pytest.raises(RuntimeError, match="a second time"):
+                value.backward()
+    assert fallbacks_of(compiled) == []

@@ -207,8 +207,8 @@ class JointLowering(Lowering):
             return
         try:
             with self.functional(), torch_private.autocast_off():
-                ones, leaves = torch.ones_like(root), [leaf for _, leaf in self._leaves()]
-                torch.autograd.grad(root, leaves, ones, True, allow_unused=True)
+                leaves = [leaf for _, leaf in self._leaves()] or torch_private.leaves_behind(root)
+                torch.autograd.grad(root, leaves, torch.ones_like(root), True, allow_unused=True)
         except RuntimeError as error:
             if not torch_private.is_freed(error):
                 raise LoweringUnsupported(f"an output cannot be differentiated: {error}") from error

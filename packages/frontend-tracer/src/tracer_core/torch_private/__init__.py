@@ -30,6 +30,7 @@ from tracer_core.torch_private.autograd import (
     is_accumulator_held,
     is_freed,
     is_out_of_memory,
+    leaves_behind,
     let_go_of_saved_tensors,
     once_differentiable,
     raised_by_saved_tensors_hook,

@@ -186,3 +186,14 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     holders = gc.get_referrers(*alive) if alive else ()
     ours = (id(alive), id(nodes))  # since 3.13 the arguments of the call are among the holders
     return any(not isinstance(item, types.FrameType) and id(item) not in ours for item in holders)
+
+
+def leaves_behind(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the leaves that a backward of the tensor accumulates gradients into."""
+    pending, seen = [tensor.grad_fn], {}
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen[node] = getattr(node, "variable", None)
+            pending += [following for following, _ in node.next_functions]
+    return [leaf for leaf in seen.values() if leaf is not None]
