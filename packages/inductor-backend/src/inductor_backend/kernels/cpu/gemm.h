@@ -4,7 +4,7 @@
 // Out: store(context, tile, m0, rows, n0, columns) is called for tiles that cover [M,N] once, perhaps from several
 // threads; element (m, n) is tile[(m - m0) * NC + n - n0], and the tile is the store's to overwrite.
 // Always holds: for M <= ROWS each weight is read from memory once; accumulators stay in registers; sums run
-// over at most 128 products before they join a second sum (or over interleaved partial sums), so errors
+// over at most KC products before they join a second sum (or over interleaved partial sums), so errors
 // are no greater than those of the usual libraries.
 #pragma once
 #include "tensors.h"
