@@ -1,4 +1,4 @@
-// Attention of a few hundred keys: softmax(q @ k^T * scale + mask) @ v, a head at a time, one thread a head.
+// Attention of a few hundred keys: softmax(q @ k^T * scale + mask) @ v, a head at a time, by one thread where heads are enough.
 //
 // In: q [B,H,S,D], k [B,H,T,D], v [B,H,T,E] with dense rows, mask [B,H,S,T] of any strides (0 where it is the same) or null.
 // Out: [B,H,S,E] with dense rows. What always holds: the scores of a block of rows stay in the thread's cache; sums over T are
@@ -137,20 +137,25 @@ EXPORT void run_attention(const int64_t* a) {
     if (B * H * S * E == 0) return;
     const int64_t keys = whole(T, WIDE), columns = whole(E, WIDE);
     const int threads = threads_for(B * H * S * T * (D + E));
+    // heads are shared where there are too few for all threads; each task turns the keys of its head
+    int64_t parts = B * H < 2 * threads && threads > 1 ? (2 * threads + B * H - 1) / (B * H) : 1;
+    const int64_t share = whole((S + parts - 1) / parts, BLOCK_ROWS);
+    parts = (S + share - 1) / share;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         float* turned_k = scratch.get(keys * D + columns * T + BLOCK_ROWS * (keys + columns) + keys);
         float *copied_v = turned_k + keys * D, *scores = copied_v + columns * T, *tile = scores + BLOCK_ROWS * keys, *line = tile + BLOCK_ROWS * columns;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < B * H; task++) {
-            const int64_t b = task / H, h = task % H;
+        for (int64_t task = 0; task < B * H * parts; task++) {
+            const int64_t head = task / parts, b = head / H, h = head % H;
+            const int64_t first = task % parts * share, end = S - first < share ? S : first + share;
             turned(k.data + b * k.batch + h * k.head, k.row, T, D, turned_k);
             copied(v.data + b * v.batch + h * v.head, v.row, T, E, copied_v);
             const float* qs = q.data + b * q.batch + h * q.head;
             const float* masks = mask.data ? mask.data + b * mask.batch + h * mask.head : nullptr;
             float* out = result + b * ob + h * oh;
-            for (int64_t s = 0; s < S; s += BLOCK_ROWS) {
-                const int64_t rows = S - s < BLOCK_ROWS ? S - s : BLOCK_ROWS;
+            for (int64_t s = first; s < end; s += BLOCK_ROWS) {
+                const int64_t rows = end - s < BLOCK_ROWS ? end - s : BLOCK_ROWS;
                 const int64_t seen = causal && s + rows < T ? s + rows : T;  // keys that one of these rows sees
                 float factor[BLOCK_ROWS];
                 product(qs + s * q.row, q.row, turned_k, D * WIDE, rows, seen, D, scores, keys, nullptr);
