@@ -33,7 +33,10 @@ template <int S, int OUT> INLINE void fetch(const float* const* next, int64_t co
 // A row of the result. Channels beyond whole vectors are done with the last whole vector again: C >= LANES.
 template <int S, int OUT> static NOINLINE void row_of(const float* x, const float* w, const Window& g, int64_t b, int64_t oy, float* out,
                                                       const Epilogue& e) {
+    // an activation that is a call is made for all channels of some pixels at once, where nothing is added after it
+    const bool at_once = !in_registers(e.before) && !e.residual && e.after == NONE;
     LaneEpilogue lanes(e, 0);
+    if (at_once) lanes.before = NONE;
     const float* lines[MAX_LINES];
     const int64_t m = (b * g.OH + oy) * g.OW;
     for (int64_t ky = 0; ky < g.KH; ky++) {
@@ -57,6 +60,7 @@ template <int S, int OUT> static NOINLINE void row_of(const float* x, const floa
             UNROLL for (int64_t o = 0; o < OUT; o++)
                 if (o < count) lanes.store(acc[o], out + (m + ox + o) * g.C + c, m + ox + o);
         }
+        if (at_once) post_line(e.before, out + (m + ox) * g.C, count * g.C);
     }
 }
 EXPORT void RUN(const int64_t* a) {

@@ -1,6 +1,10 @@
-// Kernels with packed weights on channels-last data: what their units share. See packed.py for arguments and layouts.
+// Kernels with packed weights on channels-last data: what their units share. See packed_weights.py for arguments and layouts.
 #pragma once
 #include "tensors.h"
+#if LANES >= 8 && !defined(__clang__)
+#include "prelude.h"
+#include "prelude_vectors.h"
+#endif
 
 #define PANEL (PANEL_VECTORS * LANES)
 
@@ -100,6 +104,9 @@ struct LaneEpilogue {
         put(to, v);
     }
     static NOINLINE V with_post(int64_t epilogue, V v) {
+#if defined(TC_LANES) && TC_LANES == LANES
+        if (epilogue == SILU) return tc_silu(v);
+#endif
         float line[LANES];
         put(line, v);
         post_line(epilogue, line, LANES);
