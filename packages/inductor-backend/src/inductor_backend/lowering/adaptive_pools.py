@@ -68,7 +68,7 @@ def _elements(
                 end = number(_end(at[lead + k], spatial[k], outputs[k]))
                 test = both(test, make("lt", number(position[k]), end))
         value = read_if(x, [*at[:lead], *position], test, compute_dtype(x.dtype), outside)
-        result.append(Element(value, number(flatten(position, dense_strides(spatial))), test))
+        result.append(Element(value, flatten(position, dense_strides(spatial)), test))
     return result
 
 

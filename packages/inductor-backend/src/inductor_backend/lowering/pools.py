@@ -7,6 +7,7 @@ Of equal elements, and of NaNs, max pooling chooses the one that eager chooses.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Element:
     the test for being inside the operand (None: always)."""
 
     value: Value
-    position: Value
+    position: Index
     there: Value | None
 
 
@@ -174,9 +175,9 @@ class Pool:
             return self._tested(of_point)
         return self._cut(regions, of_region)
 
-    def _flat(self, position: At) -> Value:
+    def _flat(self, position: At) -> Index:
         spatial = self.x.sizes[self.lead :]
-        return number(flatten(position[self.lead :], dense_strides(spatial)))
+        return flatten(position[self.lead :], dense_strides(spatial))
 
     def _cut(
         self,
@@ -248,22 +249,29 @@ def greatest(elements: list[Element], unused: Value | None) -> list[Value]:
 
 def greatest_and_where(elements: list[Element], unused: Value | None) -> list[Value]:
     """Returns the greatest element and its position: the first of equal ones, the last NaN, the
-    first one inside where none is greater than -inf."""
-    best, where, seen = elements[0].value, elements[0].position, elements[0].there
+    first one inside where none is greater than -inf.
+
+    Positions are compared as distances from the first element's, in 32 bits: vectors of floats and of
+    64-bit integers have different numbers of elements."""
+    first = elements[0].position
+    best, where, seen = elements[0].value, const(0, torch.int32), elements[0].there
     for element in elements[1:]:
         value = element.value
-        better = make("gt", value, best)
+        better = [make("gt", value, best)]
         if value.dtype.is_floating_point:
-            better = make("bit_or", better, make("ne", value, value))
+            better.append(make("ne", value, value))
         if seen is not None:
-            better = make("bit_or", better, make("bit_not", seen))
-        if element.there is not None:
-            better = make("bit_and", better, element.there)
-        best = make("where", better, value, best)
-        where = make("where", better, element.position, where)
+            better.append(make("bit_not", seen))
+        if element.there is not None or seen is not None:  # else GCC vectorizes choices in a row alone
+            any_of = functools.reduce(lambda a, b: make("bit_or", a, b), better)
+            better = [any_of if element.there is None else make("bit_and", any_of, element.there)]
+        distance = cast(number(element.position - first), torch.int32)
+        for test in better:
+            best = make("where", test, value, best)
+            where = make("where", test, distance, where)
         if seen is not None:
             seen = None if element.there is None else make("bit_or", seen, element.there)
-    return [best, where]
+    return [best, make("add", number(first), cast(where, torch.int64))]
 
 
 def least_value(dtype: torch.dtype) -> float:
