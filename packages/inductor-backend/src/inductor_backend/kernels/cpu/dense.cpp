@@ -6,7 +6,7 @@
 // and dilation cost one pointer a tap. See packed_weights.py for the arguments.
 #include "packed_weights.h"
 
-#define MAX_ROWS 96  // rows of a tile
+#define MAX_ROWS (1536 / LANES)  // rows of a tile of 24 KB
 
 static thread_local Scratch padded_input;
 
