@@ -531,6 +531,24 @@ TC_INLINE void tc_stream_end() {
     __builtin_ia32_sfence();
 #endif
 }
+// ---- the first of `length` elements that is `value`, or NaN where that is NaN
+template <class T, class Test> TC_INLINE int64_t tc_first_place(int64_t length, Test test) {
+    if (sizeof(T) == 8) {  // as wide as the elements, for vectors of as many
+        int64_t at = length;
+#pragma omp simd reduction(min : at)
+        for (int64_t i = 0; i < length; ++i) at = test(i) && i < at ? i : at;
+        return at;
+    }
+    int32_t at = (int32_t)length;
+#pragma omp simd reduction(min : at)
+    for (int32_t i = 0; i < (int32_t)length; ++i) at = test(i) && i < at ? i : at;
+    return at;
+}
+template <class T> TC_INLINE int64_t tc_place_of(const T* x, int64_t length, T value) {
+    if (value != value) return tc_first_place<T>(length, [&](int64_t i) __attribute__((always_inline)) { return x[i] != x[i]; });
+    return tc_first_place<T>(length, [&](int64_t i) __attribute__((always_inline)) { return x[i] == value; });
+}
+
 // ---- mean and sum of squared differences in one pass (Welford; combining: Chan, Golub, LeVeque 1979)
 struct tc_moments { double sum, squares; };
 template <class T> TC_INLINE tc_moments tc_moments_of(const T* x, int64_t length, T mean) {  // of x - mean

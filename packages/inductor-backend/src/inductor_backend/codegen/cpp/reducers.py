@@ -32,8 +32,8 @@ class Reducer:
     clause: str | None
     #: The step for each element.
     step: str
-    #: After a block (`{length}` elements; `{squares}`: the prelude's function that adds squared
-    #: distances).
+    #: After a block (`{length}` elements; `{at}`: the position of the first; `{moments}`: the
+    #: prelude's function that adds distances and their squares).
     close: tuple[str, ...]
     #: Final text for each output, to be converted.
     results: tuple[str, ...]
@@ -129,17 +129,29 @@ def _logical(sign: str, identity: str) -> Callable[[str, torch.dtype, torch.dtyp
 
 
 def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    """Finds each block's extreme, and where it is only in a block that improves on those before."""
+    extreme_of = _extreme(sign)
+
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         kind = C_TYPES[value]
-        better = f"{{v}} {sign} {n}_best || ({{v}} != {{v}} && {n}_best == {n}_best) || {n}_at < 0"
+        of_block = extreme_of(n, value, result)
+        found = (
+            f"({n}_nan ? ({kind})TC_NAN_F : {n}_part)" if value.is_floating_point else f"{n}_part"
+        )
+        better = f"{n}_now {sign} {n}_best || ({n}_now != {n}_now && {n}_best == {n}_best)"
         return Reducer(
             n,
             (f"{kind} {n}_best = 0;", f"int64_t {n}_at = -1;"),
-            (),
-            None,
-            f"if ({better}) {{{{ {n}_best = {{v}}; {n}_at = {{at}}; }}}}",
-            (),
+            (f"{kind} {n}_block[{BLOCK}];", *of_block.open),
+            of_block.clause,
+            f"{n}_block[{{local}}] = {{v}}; {of_block.step}",
+            (
+                f"const {kind} {n}_now = {found};",
+                f"if ({better} || {n}_at < 0) {{{{ {n}_best = {n}_now;"
+                f" {n}_at = {{at}} + tc_place_of({n}_block, {{length}}, {n}_now); }}}}",
+            ),
             (f"{n}_at",),
+            blocked=True,
         )
 
     return make
@@ -175,6 +187,40 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         ),
     )
 
+
+def _arg_of_few(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    """Finds the place of an extreme element by element, which is faster for short rows."""
+
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        kind = C_TYPES[value]
+        better = f"{{v}} {sign} {n}_best || ({{v}} != {{v}} && {n}_best == {n}_best) || {n}_at < 0"
+        return Reducer(
+            n,
+            (f"{kind} {n}_best = 0;", f"int64_t {n}_at = -1;"),
+            (),
+            None,
+            f"if ({better}) {{{{ {n}_best = {{v}}; {n}_at = {{at}}; }}}}",
+            (),
+            (f"{n}_at",),
+        )
+
+    return make
+
+
+def reducer_of(
+    kind: str, name: str, value: torch.dtype, result: torch.dtype, length: int
+) -> Reducer:
+    """Returns the statements of a reduction over rows of about `length` elements."""
+    few = _OF_FEW.get(kind)
+    if few is not None and length * min(value.itemsize, 4) < LEAST_BYTES:
+        return few(name, value, result)
+    return REDUCERS[kind](name, value, result)
+
+
+#: Bytes of a row, by at most four an element, from which places of extremes are found block by block.
+LEAST_BYTES = 64
+
+_OF_FEW = {"argmax": _arg_of_few(">"), "argmin": _arg_of_few("<")}
 
 REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
     "sum": _sum,

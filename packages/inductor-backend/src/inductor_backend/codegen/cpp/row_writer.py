@@ -11,7 +11,7 @@ from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.element_writer import ElementWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
 from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop, loop_values, row_values
-from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer
+from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer, reducer_of
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.values import Value
@@ -63,7 +63,10 @@ class RowWriter:
     def _reducer(self, store: Store) -> tuple[Store, Reducer]:
         assert store.reduce is not None
         result = self.elements.body.registers[store.buffers[0]]
-        return store, REDUCERS[store.reduce](self.out.fresh("a"), store.value.dtype, result)
+        sizes = self.loops.nest.sizes
+        length = self.loops.sizes.hint(product(sizes[loop] for loop in self.loops.inner))
+        name = self.out.fresh("a")
+        return store, reducer_of(store.reduce, name, store.value.dtype, result, length)
 
     def _start(self, reducers: list[tuple[Store, Reducer]]) -> None:
         for _, reducer in reducers:
@@ -110,7 +113,7 @@ class RowWriter:
         if not inner:  # a scalar kernel
             self._open(work.reducers)
             self._elements(work, names, 0, "0")
-            self._close(work.reducers, "1")
+            self._close(work.reducers, "1", self.loops.row_position())
             return
         variable, size = self.loops.variables[inner[depth - 1]], f"n{inner[depth - 1]}"
         if depth < len(inner):
@@ -152,7 +155,9 @@ class RowWriter:
         ):
             local = f"{variable} - {bounds.start}"
             self._elements(work, dict(names), len(self.loops.inner), local)
-        self._close(work.reducers, bounds.length)
+        with self.loops.renamed(self.loops.innermost, bounds.start):
+            first = self.loops.row_position()
+        self._close(work.reducers, bounds.length, first)
         for store in streams:
             (name,) = store.buffers
             with self.loops.renamed(self.loops.innermost, bounds.start):
@@ -167,10 +172,10 @@ class RowWriter:
             for line in reducer.open:
                 self.out.line(line)
 
-    def _close(self, reducers: list[tuple[Store, Reducer]], length: str) -> None:
+    def _close(self, reducers: list[tuple[Store, Reducer]], length: str, at: str) -> None:
         for _, reducer in reducers:
             for line in reducer.close:
-                self.out.line(line.format(length=length, moments="tc_moments_of"))
+                self.out.line(line.format(length=length, at=at, moments="tc_moments_of"))
 
     def _elements(
         self, work: PhaseLoop[Reducer], names: dict[Value, str], level: int, local: str
