@@ -24,6 +24,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ops",),
         ("compiled_callable", "compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
+        ("switch",),
         ("background", "registry", "storage"),
         ("engine_support",),
         ("guards",),

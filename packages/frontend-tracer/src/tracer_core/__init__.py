@@ -17,6 +17,7 @@ from tracer_core.api import (
     explain,
     last_compile,
     list_backends,
+    original,
     progress,
     reset,
     warmup,
@@ -36,10 +37,12 @@ from tracer_core.markers import (
 )
 from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.saving import load, load_package, package, package_library, save
+from tracer_core.switch import disabled
 
 __all__ = [
     # compiling, and what became of it
     "compile", "compile_many", "warmup", "explain", "last_compile", "progress", "reset",
+    "original", "disabled",
     # marks
     "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
     "is_compiling", "mark_dynamic", "mark_static",

@@ -59,6 +59,7 @@ from tracer_core.registry import events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
+from tracer_core.switch import disabled_by_environment, reason_for_eager
 
 if TYPE_CHECKING:
     from tracer_core.explanation import Explanation
@@ -168,7 +169,8 @@ def compile(
     if disable:
         return model
     logs.configure()
-    fleet()  # connects beside what follows; a wrong setting is an error here
+    if not disabled_by_environment():
+        fleet()  # connects beside what follows; a wrong setting is an error here
     _say_what_is_untested()
     config = validation.build_config(
         backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, when=when
@@ -213,6 +215,28 @@ def backends() -> list[BackendRow]:
         >>> [row.name for row in tracer_core.backends() if not row.available]
     """
     return rows()
+
+
+def original(fn: T) -> T:
+    """Returns what `compile` was given to make `fn`.
+
+    A compiled function also has it as ``fn.__wrapped__``. A compiled module has no such attribute:
+    its ``__dict__`` is the original's.
+
+    Args:
+        fn: A function, method or module, compiled or not.
+
+    Returns:
+        The original function or method. For a module the one that was compiled, or, once the
+        program has dropped it, another with the same state. `fn` itself if it is not compiled.
+
+    Examples:
+        >>> fast = tracer_core.compile(model)
+        >>> tracer_core.original(fast) is model
+        True
+    """
+    result: T = uncompiled(fn)
+    return result
 
 
 def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
@@ -274,6 +298,7 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     - ``runs``: what became of a graph since (captured as a CUDA graph, or why not).
     - ``compared``: the seconds of a compiled and an eager call, and which of them stays.
     - ``limit``: a limit that was reached, and what happens beyond it (`tracer-core limits`).
+    - ``disabled``, the first: the switch that makes calls run in eager mode now.
     - ``native``, the only row: why everything runs eagerly on this release of Python or torch.
 
     Args:
@@ -310,8 +335,10 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     )
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in data)
     compared = (StageRecord("compared", 0.0, str(verdict)) for verdict in behind.function.verdicts)
+    switch = reason_for_eager()
+    off = () if switch is None else (StageRecord("disabled", 0.0, switch),)
     reached = (StageRecord("limit", 0.0, str(crossing)) for crossing in crossings(behind.function))
-    return StageRecords((*missing, *persisted, *records, *later, *after, *compared, *reached))
+    return StageRecords((*off, *missing, *persisted, *records, *later, *after, *compared, *reached))
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:
@@ -421,6 +448,13 @@ def demand_capture(what: str) -> None:
         raise TracerError(f"{what}: {refusal}")
 
 
+def demand_enabled(what: str) -> None:
+    """Raises TracerError where nothing can be captured, or `tracer_core.disabled` forbids it."""
+    demand_capture(what)
+    if (switch := reason_for_eager()) is not None:
+        raise TracerError(f"{what} needs a capture, but {switch}")
+
+
 def _prepare(
     models: Sequence[tuple[Any, Sequence[Any]]],
     workers: int | None,
@@ -430,7 +464,7 @@ def _prepare(
         raise OptionError(f"workers must be a positive int or None, not {workers!r}")
     for model, _ in models:
         demand_compilable(model)
-    if torch_private.refusal() is not None:
+    if torch_private.refusal() is not None or reason_for_eager() is not None:
         return
     from tracer_core.preparation import Item, prepare  # heavy: the tracer
 

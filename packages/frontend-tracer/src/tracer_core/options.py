@@ -71,6 +71,8 @@ class Environment:
     always_compiled: bool = False
     #: Not TRACER_KEEP=0: the persistent cache stores entries for later processes and loads them.
     keep: bool = True
+    #: TRACER_DISABLE: compiled objects run in eager mode.
+    disable: bool = False
     #: TRACER_CPU: one of `storage.processor.LEVELS`; "": that of the processor here.
     cpu: str = ""
     #: TRACER_STORE: the URL of a fleet's store.
@@ -103,6 +105,12 @@ def _seconds(variable: str, text: str) -> float:
     return seconds
 
 
+def _is_set(variable: str, text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise OptionError(f"{variable}={text!r}: 1 or 0")
+    return text == "1"
+
+
 def env() -> Environment:
     """Returns the settings as they are now; read at every call, so tests may change them."""
     get = os.environ.get
@@ -118,6 +126,7 @@ def env() -> Environment:
         python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
         always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
         keep=get("TRACER_KEEP", "") != "0",
+        disable=_is_set("TRACER_DISABLE", get("TRACER_DISABLE", "")),
         cpu=get("TRACER_CPU", ""),
         store=get("TRACER_STORE", ""),
         store_key=get("TRACER_STORE_KEY", ""),
