@@ -18,7 +18,7 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
         ("errors", "graph_breaks"),
-        ("limit_table",),
+        ("limit_table", "variable_table"),
         ("limits",),
         ("contract", "torch_private"),
         ("ops",),
@@ -42,11 +42,12 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("explanation", "export", "preparation"),
         ("api", "cache"),
         ("diagnosis", "saving"),
-        ("__init__",),
+        ("__init__", "command"),
+        ("__main__",),
         ("testing",),
     ),
     "inductor_backend": (
-        ("limits",),
+        ("environment", "limits"),
         ("__init__", "options", "plugin", "torch_private"),
         ("ir",),
         ("runtime",),

@@ -55,7 +55,7 @@ from tracer_core.markers import (
 )
 from tracer_core.native_effects.data_parallel import around_forward
 from tracer_core.options import CompileConfig, When
-from tracer_core.registry import events
+from tracer_core.registry import environment, events
 from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
@@ -171,6 +171,7 @@ def compile(
     logs.configure()
     if not disabled_by_environment():
         fleet()  # connects beside what follows; a wrong setting is an error here
+    environment.warn()
     _say_what_is_untested()
     config = validation.build_config(
         backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, when=when

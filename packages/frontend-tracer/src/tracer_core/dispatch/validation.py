@@ -9,7 +9,6 @@ first call.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from tracer_core.autoselect.candidates import is_auto, make_plan
 from tracer_core.contract.backend import Backend, resolve
-from tracer_core.errors import BackendError, OptionError, TracerError
+from tracer_core.errors import BackendError, OptionError, TracerError, did_you_mean
 from tracer_core.options import CompileConfig, When
 from tracer_core.registry import limits
 from tracer_core.registry.auto import AUTO
@@ -151,8 +150,7 @@ def _demand_known_fields(backend: Backend, cls: type, options: Mapping[Any, Any]
     known = [field.name for field in dataclasses.fields(cls) if field.init]
     unknown = [key for key in options if key not in known]
     if unknown:
-        close = difflib.get_close_matches(str(unknown[0]), known, n=1)
-        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        guess = did_you_mean(str(unknown[0]), known)
         raise OptionError(
             f"backend {backend.name!r} has no option {', '.join(map(repr, unknown))}{guess}; "
             f"valid: {', '.join(known) or 'none'}"

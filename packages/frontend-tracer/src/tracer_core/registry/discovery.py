@@ -27,7 +27,12 @@ from tracer_core import hookspecs
 from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
 from tracer_core.contract.version import __version__
 from tracer_core.debug.graph_names import is_part_of
-from tracer_core.errors import BackendError, BackendNameClashError, BackendNotFoundError
+from tracer_core.errors import (  # fmt: skip
+    BackendError,
+    BackendNameClashError,
+    BackendNotFoundError,
+    did_you_mean,
+)
 from tracer_core.registry import torch_style
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.eager import ATEN_EAGER, EAGER
@@ -358,8 +363,7 @@ def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
         mine = [hookimpl for hookimpl in caller.get_hookimpls() if hookimpl.plugin is plugin]
         if not caller.has_spec() and not all(item.optionalhook for item in mine):
             known = [name for name in vars(hookspecs) if name.startswith("tracer_")]
-            close = difflib.get_close_matches(caller.name, known, n=1)
-            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            guess = did_you_mean(caller.name, known)
             lacks = f"has the hook {caller.name!r}, which tracer_core {__version__} has not{guess}"
             return f"{lacks}; {', '.join(known)}"
     return None
