@@ -42,7 +42,7 @@ print(fast(torch.zeros(2)).tolist())
         ("TRACER_ALWAYS_COMPILED", "banana", "1 or 0"),
         ("TRACER_STRICT", "2", "1 or 0"),
         ("TRACER_CHECK", "full", "1 or 0"),
-        ("TRACER_CACHE_LIMIT", "much", "a size in bytes, or such as 500MB or 2GB"),
+        ("TRACER_CACHE_LIMIT", "much", "bytes, or such as 500MB or 2GB"),
         ("TRACER_STORE_TIMEOUT", "soon", "seconds, such as 0.2"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_wrong_value_is_an_error_of_compile(monkeypatch, variable, text, takes
 @pytest.mark.parametrize(
     ("text", "is_on"), [("1", True), ("yes", True), ("ON", True), ("0", False), ("False", False)]
 )
-def test_words_that_switch_on_and_off(monkeypatch, text, is_on):
+def test_what_switches_on_and_off(monkeypatch, text, is_on):
     monkeypatch.setenv("TRACER_ALWAYS_COMPILED", text)
     monkeypatch.setenv("TRACER_KEEP", text)
     assert env().always_compiled is is_on and env().keep is is_on
@@ -113,11 +113,11 @@ def test_the_command_lists_every_variable():
     assert "TRACER_CACHE_LIMIT=5MB (default 2GB)" in done.stdout
     assert "TRACER_STORE_KEY=(not shown)" in done.stdout and "hush" not in done.stdout
     assert all(f"\n{name}" in f"\n{done.stdout}" for name in environment.variables())
-    wrong = run("-c", COMMAND, "env", TRACER_KEEP="maybe", TRACER_FUEL="-1", TRACER_FOO="1")
+    wrong = run("-c", COMMAND, "env", TRACER_KEEP="maybe", TRACER_FUEL="few", TRACER_FOO="1")
     assert wrong.returncode == 1
     assert wrong.stderr.splitlines() == [
         "TRACER_KEEP='maybe': 1 or 0",
-        "TRACER_FUEL='-1': a number of fusions",
+        "TRACER_FUEL='few': a number of fusions",
         "TRACER_FOO is set, and no package reads it; `tracer-core env` lists all",
     ]
 
@@ -132,11 +132,17 @@ def test_doctor_finds_what_is_set_wrong(monkeypatch):
     assert not report.healthy
 
 
+def markdown() -> str:
+    """The table of docs/usage.md: python -c "from tests.core.test_environment import markdown; print(markdown())"."""
+    lines = ["| variable | takes | default | what it does |", "|---|---|---|---|"]
+    for item in environment.variables().values():
+        default = f"`{item.default}`" if item.default else ""
+        lines.append(f"| `{item.name}` | {item.takes} | {default} | {item.effect} |")
+    return "\n".join(lines)
+
+
 def test_the_page_lists_every_variable():
-    page = (ROOT / "docs" / "usage.md").read_text()
-    assert environment.markdown() in page, (
-        "python -c 'from tracer_core.registry.environment import markdown; print(markdown())'"
-    )
+    assert markdown() in (ROOT / "docs" / "usage.md").read_text(), markdown.__doc__
 
 
 def test_every_variable_that_the_sources_name_is_in_the_table():

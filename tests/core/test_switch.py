@@ -142,7 +142,7 @@ def test_a_block_inside_a_compiled_function():
     operators = [node.target for graph in report.graphs for node in graph.graph.nodes]
     assert torch.sin in operators and torch.exp in operators and torch.cos not in operators
     assert "tracer_core.disabled() switches capture off" in report.breaks[0].reason
-    assert all("disabled()" in found.reason for found in report.breaks)
+    assert all("disabled()" in item.reason for item in report.breaks)
     with pytest.raises(tracer_core.errors.GraphBreakError, match=r"disabled\(\)"):
         tracer_core.compile(program, backend="eager", fullgraph=True)(x)
 

@@ -26,7 +26,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -42,6 +42,7 @@ from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
+from tracer_core.dispatch.option_rows import BackendOptions, rows_of
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.inputs import Inputs
 from tracer_core.markers import (
@@ -56,7 +57,7 @@ from tracer_core.markers import (
 from tracer_core.native_effects.data_parallel import around_forward
 from tracer_core.options import CompileConfig, When
 from tracer_core.registry import environment, events
-from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
+from tracer_core.registry.discovery import BackendRows, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
 from tracer_core.switch import disabled_by_environment, reason_for_eager
@@ -69,30 +70,34 @@ T = TypeVar("T", bound=Callable[..., Any])
 BackendLike = str | Backend | Callable[..., Any] | Sequence[Any]
 
 
+Several = Literal["auto"] | list[Any] | tuple[Any, ...]
+Single = str | Backend | Callable[..., Any]
+
+
+class Settings(TypedDict, total=False):
+    """The arguments of `compile` that do not decide the type of its result."""
+
+    fullgraph: bool
+    dynamic: bool | None
+    mode: str | None
+    when: When
+    disable: bool
+
+
+# Options and several backends add methods (`refresh`, `choices`), and Python has no type for "a T with
+# these methods", so type checkers see Any there. mypy finds that "auto" is a str, too.
 @overload
-def compile(
-    model: T,
-    *,
-    backend: BackendLike = ...,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    mode: str | None = ...,
-    options: Any = ...,
-    when: When = ...,
-    disable: bool = ...,
-) -> T: ...
+def compile(model: Callable[..., Any], *, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
 @overload
-def compile(
-    model: None = ...,
-    *,
-    backend: BackendLike = ...,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    mode: str | None = ...,
-    options: Any = ...,
-    when: When = ...,
-    disable: bool = ...,
-) -> Callable[[T], T]: ...
+def compile(model: T, *, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> T: ...  # fmt: skip
+@overload
+def compile(model: Callable[..., Any], *, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
+@overload
+def compile(*, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
+@overload
+def compile(*, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> Callable[[T], T]: ...  # fmt: skip
+@overload
+def compile(*, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
 def compile(
     model: Any = None,
     *,
@@ -153,15 +158,9 @@ def compile(
     """
     if not isinstance(disable, bool):
         raise OptionError(f"disable must be bool, not {disable!r}")
+    settings: dict[str, Any] = {"backend": backend, "fullgraph": fullgraph, "dynamic": dynamic}
+    settings |= {"mode": mode, "options": options, "when": when}
     if model is None:
-        settings: dict[str, Any] = {
-            "backend": backend,
-            "fullgraph": fullgraph,
-            "dynamic": dynamic,
-            "mode": mode,
-            "options": options,
-            "when": when,
-        }
         if not disable:  # a wrong setting is an error where it was written, not where it is applied
             validation.build_config(**settings)
         return functools.partial(compile, disable=disable, **settings)
@@ -173,9 +172,7 @@ def compile(
         fleet()  # connects beside what follows; a wrong setting is an error here
     environment.warn()
     _say_what_is_untested()
-    config = validation.build_config(
-        backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, when=when
-    )
+    config = validation.build_config(**settings)
     events.follow_stages()
     mark_used(config.backend)
     if torch_private.refusal() is not None:
@@ -205,17 +202,37 @@ def list_backends() -> list[str]:
     return available_names()
 
 
-def backends() -> list[BackendRow]:
+def backends() -> BackendRows:
     """Returns a row for every installed backend, without importing their engines.
 
     Returns:
-        Rows with name, distribution, version, devices, training and shapes, and whether the backend
+        Rows, printed as a table, with name, distribution, version, devices, training and shapes, and whether the backend
         can run here, or why not.
 
     Examples:
         >>> [row.name for row in tracer_core.backends() if not row.available]
     """
     return rows()
+
+
+def backend_options(backend: BackendLike) -> BackendOptions:
+    """Returns the options and modes of a backend, without compiling anything.
+
+    Args:
+        backend: As for `compile`; a name, also of a backend that cannot run here.
+
+    Returns:
+        A `BackendOptions`, printed as a list: each option with type, default and what it does, and
+        what each mode means.
+
+    Raises:
+        BackendNotFoundError: No installed backend has that name.
+
+    Examples:
+        >>> print(tracer_core.backend_options("inductor"))
+        >>> [row.name for row in tracer_core.backend_options("onnxrt").options]
+    """
+    return rows_of(backend)
 
 
 def original(fn: T) -> T:
@@ -563,10 +580,10 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
 
         Needed after writes that leave no trace (through ``.data``, NumPy or shared memory).
         """
-        from tracer_core.aot.frozen_parameters import refresh as implementation  # heavy: the tracer
+        from tracer_core.aot import frozen_parameters  # heavy: the tracer
 
         for config in configs:
-            implementation(config.options)
+            frozen_parameters.refresh(config.options)
 
     def release_originals() -> int:
         """Frees parameters that the graphs so far read in packed form only.
@@ -578,11 +595,9 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
         Returns:
             The number of bytes.
         """
-        from tracer_core.aot.frozen_parameters import (
-            release_originals as implementation,  # heavy: the tracer
-        )
+        from tracer_core.aot import frozen_parameters  # heavy: the tracer
 
-        return sum(implementation(config.options) for config in configs)
+        return sum(frozen_parameters.release_originals(config.options) for config in configs)
 
     return {"refresh": refresh, "release_originals": release_originals}
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tracer_core import api
 from tracer_core.diagnosis import doctor
 from tracer_core.errors import TracerError
 from tracer_core.registry import environment, limits
@@ -19,14 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 1 if there is a problem."""
     parser = argparse.ArgumentParser("tracer-core", description="Looks after tracer-core.")
     commands = parser.add_subparsers(required=True)
-    for name, (summary, run, words) in _COMMANDS.items():
+    for name, (summary, run, accepted) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         command.set_defaults(run=run)
-        for word, settings in words.items():
-            command.add_argument(word, **settings)
+        for argument, settings in accepted.items():
+            command.add_argument(argument, **settings)
     chosen = parser.parse_args(arguments)
     try:
-        return int(chosen.run(chosen))
+        return int(chosen.run(chosen) or 0)
     except TracerError as error:
         print(error, file=sys.stderr)
         return 1
@@ -46,15 +47,12 @@ def _env(chosen: Any) -> int:
     return 1 if mistakes else 0
 
 
-def _limits(chosen: Any) -> int:
+def _limits(chosen: Any) -> None:
     limits.check()
     tables = limits.tables()
-    if chosen.json:
-        rows = {table.package: [asdict(row) for row in table.values()] for table in tables}
-        print(json.dumps(rows, indent=1))
-    else:
-        print("\n\n".join(f"{table.package}\n\n{limits.listing(table)}" for table in tables))
-    return 0
+    rows = {table.package: [asdict(row) for row in table.values()] for table in tables}
+    text = "\n\n".join(f"{table.package}\n\n{limits.listing(table)}" for table in tables)
+    print(json.dumps(rows, indent=1) if chosen.json else text)
 
 
 def _cache(chosen: Any) -> int:
@@ -72,9 +70,11 @@ _JSON: Mapping[str, Any] = {"--json": {"action": "store_true", "help": "prints J
 _QUICK = {"--quick": {"action": "store_true", "help": "no backend compiles anything"}}
 _ACTION = {"action": {"choices": ("info", "clear", "prune")}}
 #: Name of a command -> what it prints, the function that does it, and its arguments.
-_COMMANDS: Mapping[str, tuple[str, Callable[[Any], int], Mapping[str, Any]]] = {
+_COMMANDS: Mapping[str, tuple[str, Callable[[Any], int | None], Mapping[str, Any]]] = {
     "doctor": ("what is installed, and what works here", _doctor, {**_JSON, **_QUICK}),
+    "backends": ("what is installed", lambda chosen: print(api.backends()), {}),
+    "options": ("the options and modes of a backend", lambda chosen: print(api.backend_options(chosen.name)), {"name": {}}),
     "env": ("the environment variables, and what they are set to", _env, {}),
     "limits": ("at which numbers something else is done", _limits, _JSON),
     "cache": ("what is kept on disk", _cache, _ACTION),
-}
+}  # fmt: skip

@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -103,16 +103,15 @@ def _settings(smoke: bool) -> Iterator[Finding]:
         yield Finding("environment", "note", remark)
 
 
+_COMPILERS = (
+    ("C compiler", "CC", ("cc", "gcc", "clang"), "cc", "guards take longer without one: apt install gcc"),
+    ("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", "apt install g++, or pip install inductor-backend[cc]"),
+)  # fmt: skip
+
+
 def _compilers(smoke: bool) -> Iterator[Finding]:
-    yield _compiler(
-        "C compiler",
-        "CC",
-        ("cc", "gcc", "clang"),
-        "cc",
-        "guards take longer without one: apt install gcc",
-    )
-    advice = "apt install g++, or pip install inductor-backend[cc]"
-    yield _compiler("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", advice)
+    for row in _COMPILERS:
+        yield _compiler(*row)
 
 
 def _compiler(
@@ -215,15 +214,7 @@ def _output(command: Sequence[str], limit: float) -> subprocess.CompletedProcess
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-_PARTS: tuple[Callable[[bool], Iterator[Finding]], ...] = (
-    _python,
-    _settings,
-    _compilers,
-    _devices,
-    _cache,
-    _fleet,
-    _backends,
-)
+_PARTS = (_python, _settings, _compilers, _devices, _cache, _fleet, _backends)
 
 
 # -- in the process of one backend

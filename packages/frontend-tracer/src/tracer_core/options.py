@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tracer_core.limit_table import VARIABLE as LIMITS_VARIABLE
 from tracer_core.limits import MAX_RECOMPILES
-from tracer_core.variable_table import FLAG, PREFIX, Variable, flag, seconds, size
+from tracer_core.variable_table import FLAG, FLAGS, PREFIX, Variable, flag, seconds, size
 
 if TYPE_CHECKING:
     # Annotation only: plugin_api re-exports env(), so it must be able to import this module.
@@ -55,10 +55,8 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _debug_folder(text: str) -> str | None:
-    try:
-        return "tracer_debug" if flag(text) else None
-    except ValueError:
-        return text
+    result = FLAGS.get(text.lower(), text)
+    return "tracer_debug" if result is True else result or None
 
 
 def _folder(text: str) -> str:
@@ -73,40 +71,50 @@ def _read(name: str, parse: Callable[[str], Any], takes: str, effect: str, defau
     return field(metadata={"variable": variable}, repr=not secret)
 
 
-_BYTES = "a size in bytes, or such as 500MB or 2GB"
-_URL = "a URL: `redis://host:6379/0`, or any of fsspec (`file:///shared`, `s3://...`)"
-_KEY = "a text: `openssl rand -hex 32`"
-_OR_FOLDER = "1 (`./tracer_debug`), 0 or a folder"
-
-
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The settings of the environment variables, each described in its row."""
 
     # fmt: off
+    #: Compiled objects run in eager mode.
     disable: bool = _read("DISABLE", flag, FLAG, "Compiled objects run in eager mode. Read once.", "0")
     #: The names of the loggers that are on.
     logs: frozenset[str] = _read("LOGS", _names, "names, with commas", "Logs the lines of these categories.")
     #: The folder of stages, or None.
-    debug: str | None = _read("DEBUG", _debug_folder, _OR_FOLDER, "Writes every stage of every compile to a file.", "0")
+    debug: str | None = _read("DEBUG", _debug_folder, "1, 0 or a folder", "Each stage is a file; 1: in `./tracer_debug`.", "0")
+    #: No function runs in eager mode because that is faster.
     always_compiled: bool = _read("ALWAYS_COMPILED", flag, FLAG, "No function runs in eager mode because it is faster.", "0")
+    #: The persistent cache stores entries for later processes and loads them.
     keep: bool = _read("KEEP", flag, FLAG, "0: no persistent cache; nothing is stored for later processes.", "1")
+    #: The folder of the persistent cache.
     cache_dir: str = _read("CACHE_DIR", _folder, "a folder", "Where compiled code is stored; default `~/.cache/tracer`.")
-    cache_limit: int = _read("CACHE_LIMIT", size, _BYTES, "The size of that folder; old entries are removed.", "2GB")
-    store: str = _read("STORE", str, _URL, "A store of compiled code that many machines share.")
-    store_key: str = _read("STORE_KEY", str, _KEY, "Authenticates the entries of that store; required with it.")
+    #: Its largest size in bytes.
+    cache_limit: int = _read("CACHE_LIMIT", size, "bytes, or such as 500MB or 2GB", "Size of that folder; old entries go.", "2GB")
+    #: The URL of a fleet's store.
+    store: str = _read("STORE", str, "a URL", "A store that many machines share: `redis://host:6379/0`, or any URL of fsspec.")
+    #: The key that authenticates its entries.
+    store_key: str = _read("STORE_KEY", str, "a text", "Authenticates its entries; required with it: `openssl rand -hex 32`.")
+    #: The file that holds this key.
     store_key_file: str = _read("STORE_KEY_FILE", str, "a file", "The file that holds this key.")
-    store_timeout: float = _read("STORE_TIMEOUT", seconds, "seconds, such as 0.2", "Total wait of lookups that miss.", "0.2")
+    #: Seconds to wait for the store.
+    store_timeout: float = _read("STORE_TIMEOUT", seconds, "seconds, such as 0.2", "Longest total wait for it.", "0.2")
     #: One of `storage.processor.LEVELS`; "": that of the processor here.
     cpu: str = _read("CPU", str, "x86-64-v2, x86-64-v3 or x86-64-v4", "Compiles for every processor of this level.")
+    #: Internal errors and failing backends raise.
     strict: bool = _read("STRICT", flag, FLAG, "Internal errors, and those of backends, are raised.", "0")
+    #: Every IR is verified.
     check: bool = _read("CHECK", flag, FLAG, "Every graph is verified after every stage.", "0")
+    #: Guards use no C compiler.
     python_guards: bool = _read("PYTHON_GUARDS", flag, FLAG, "Guards use no C compiler.", "0")
     # fmt: on
 
 
-_SEE = "Other limits for this process; `tracer-core limits` lists them."
-Variable(LIMITS_VARIABLE, str, "`name=value,name=value`", _SEE)
+Variable(
+    LIMITS_VARIABLE,
+    str,
+    "`name=value,name=value`",
+    "Other limits; `tracer-core limits` lists them.",
+)
 
 
 def env() -> Environment:
@@ -115,5 +123,4 @@ def env() -> Environment:
     Raises:
         OptionError: The value of a variable is wrong.
     """
-    values = {item.name: item.metadata["variable"].read() for item in fields(Environment)}
-    return Environment(**values)
+    return Environment(**{item.name: item.metadata["variable"].read() for item in fields(Environment)})  # fmt: skip

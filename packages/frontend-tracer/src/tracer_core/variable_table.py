@@ -70,7 +70,7 @@ class Variable(Generic[T]):
 
 #: What `flag` takes, for messages and tables.
 FLAG = "1 or 0"
-_FLAGS = {
+FLAGS = {
     text: text in ("1", "true", "yes", "on")
     for text in ["1", "true", "yes", "on", "0", "false", "no", "off"]
 }
@@ -85,9 +85,9 @@ def flag(text: str) -> bool:
     Raises:
         ValueError: It is another text.
     """
-    if text.lower() not in _FLAGS:
+    if text.lower() not in FLAGS:
         raise ValueError(text)
-    return _FLAGS[text.lower()]
+    return FLAGS[text.lower()]
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -127,11 +127,9 @@ def count(text: str) -> int | None:
     """Returns the integer in a text, or None for "".
 
     Args:
-        text: Digits, or "".
+        text: An int as Python writes it, or "".
 
     Raises:
         ValueError: It is another text.
     """
-    if text and not (text.isascii() and text.isdigit()):
-        raise ValueError(text)
     return int(text) if text else None

@@ -80,6 +80,20 @@ class BackendRow:
     #: What it is, in one line.
     description: str = ""
 
+    def __str__(self) -> str:
+        origin = f"{self.distribution or 'this process'} {self.version or ''}".strip()
+        if not self.available:
+            return f"{origin}: cannot run here: {self.reason}"
+        return f"{origin}: {', '.join(self.devices)}; {self.training}; {self.description}"
+
+
+class BackendRows(list[BackendRow]):
+    """The rows of `backends()`; prints as a table."""
+
+    def __repr__(self) -> str:
+        width = max((len(row.name) for row in self), default=0)
+        return "\n".join(f"{row.name:{width}}  {row}" for row in self)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -282,9 +296,9 @@ def _pickled(backend: Backend) -> tuple[Any, ...]:
 copyreg.pickle(Backend, _pickled)
 
 
-def rows() -> list[BackendRow]:
+def rows() -> BackendRows:
     """Returns one row per installed backend, usable or not, sorted by name."""
-    return [row for group in registry().candidates.values() for row in _rows(group)]
+    return BackendRows(row for group in registry().candidates.values() for row in _rows(group))
 
 
 def list_backends() -> list[str]:

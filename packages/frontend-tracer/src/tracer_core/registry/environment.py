@@ -12,17 +12,13 @@ from typing import Any
 from tracer_core.debug import logs
 from tracer_core.errors import OptionError, did_you_mean
 from tracer_core.registry import limits
-from tracer_core.registry.limits import modules_of_plugins
 from tracer_core.variable_table import PREFIX, VARIABLES, Variable
-
-#: Switches of torch.compile that have no effect here.
-_OF_TORCH = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
 
 def variables() -> dict[str, Variable[Any]]:
     """Returns the variables of tracer_core, and of the plug-ins whose package has a module
     ``environment``, by name."""
-    modules_of_plugins("environment")
+    limits.modules_of_plugins("environment")
     return VARIABLES
 
 
@@ -33,7 +29,7 @@ def remarks() -> Iterator[str]:
         if name.startswith(PREFIX) and name not in VARIABLES and name not in variables():
             guess = did_you_mean(name, VARIABLES, 0.8)  # all begin alike
             yield f"{name} is set, and no package reads it{guess}; `tracer-core env` lists all"
-        elif name in _OF_TORCH and os.environ[name] not in ("", "0"):
+        elif name == "TORCH_COMPILE_DISABLE" and os.environ[name] not in ("", "0"):
             yield f"{name} is set, which has no effect here; TRACER_DISABLE=1 has"
 
 
@@ -63,13 +59,4 @@ def listing() -> str:
         state = f"={text}" if text else ": not set"
         lines.append(f"{item.name}{state}{f' (default {item.default})' if item.default else ''}")
         lines += [f"    {item.effect}", f"    takes: {item.takes}"]
-    return "\n".join(lines)
-
-
-def markdown() -> str:
-    """Returns the variables as a table of docs/usage.md; a test keeps the page equal to it."""
-    lines = ["| variable | takes | default | what it does |", "|---|---|---|---|"]
-    for item in variables().values():
-        default = f"`{item.default}`" if item.default else ""
-        lines.append(f"| `{item.name}` | {item.takes} | {default} | {item.effect} |")
     return "\n".join(lines)

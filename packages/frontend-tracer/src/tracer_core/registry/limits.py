@@ -17,8 +17,8 @@ from tracer_core.registry.discovery import manager
 def tables() -> list[LimitTable]:
     """Returns the tables of tracer_core and of the plug-ins whose package has a module ``limits``
     with a `LimitTable` named ``LIMITS``, sorted by package."""
-    found = (getattr(module, "LIMITS", None) for module in modules_of_plugins("limits"))
-    others = (table for table in found if isinstance(table, LimitTable))
+    candidates = (getattr(module, "LIMITS", None) for module in modules_of_plugins("limits"))
+    others = (table for table in candidates if isinstance(table, LimitTable))
     return [limits.LIMITS, *sorted(others, key=lambda table: table.package)]
 
 
