@@ -191,7 +191,7 @@ def test_what_is_wrong_with_tracer_limits(text, message):
 
 
 def test_the_command_shows_the_table():
-    program = "from tracer_core.diagnosis import main; raise SystemExit(main(['limits']))"
+    program = "from tracer_core.command import main; raise SystemExit(main(['limits']))"
     done = process(program, "MAX_GUARDED_ITEMS=5")
     assert done.returncode == 0, done.stderr
     assert (
@@ -204,6 +204,6 @@ def test_the_command_shows_the_table():
 
 
 def test_the_command_gives_json():
-    program = "from tracer_core.diagnosis import main; raise SystemExit(main(['limits', '--json']))"
+    program = "from tracer_core.command import main; raise SystemExit(main(['limits', '--json']))"
     data = json.loads(process(program, "").stdout)
     assert [row["name"] for row in data["tracer_core"]] == list(TABLES[0])

@@ -13,7 +13,8 @@ import torch
 
 import tracer_core
 from tests.support import torch_server
-from tracer_core import api, diagnosis
+from tracer_core import api
+from tracer_core import command as command_module
 from tracer_core.registry.discovery import BackendRow
 
 
@@ -22,7 +23,7 @@ def findings(**options):
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = "import sys\nfrom tracer_core.diagnosis import main\nsys.exit(main(sys.argv[1:]))"
+    program = "import sys\nfrom tracer_core.command import main\nsys.exit(main(sys.argv[1:]))"
     return torch_server.run(
         ["-c", program, *arguments], env={**os.environ, **environment}, timeout=300
     )
@@ -95,6 +96,6 @@ def test_the_cache_command(tmp_path):
 
 
 def test_its_installed_name():
-    assert diagnosis.main.__module__ == "tracer_core.diagnosis"
+    assert command_module.main.__module__ == "tracer_core.command"
     text = (Path(__file__).parents[2] / "packages/frontend-tracer/pyproject.toml").read_text()
-    assert 'tracer-core = "tracer_core.diagnosis:main"' in text
+    assert 'tracer-core = "tracer_core.command:main"' in text

@@ -41,9 +41,8 @@ def test_only_the_named_categories_are_on(tracer_logs):
 
 
 def test_an_unknown_name_lists_the_known_ones(tracer_logs, runtime):
-    with pytest.raises(
-        OptionError, match="unknown 'gaurds'; one or more of graph_breaks, recompiles"
-    ):
+    text = r"unknown 'gaurds' \(did you mean 'guards'\?\); one or more of graph_breaks, recompiles"
+    with pytest.raises(OptionError, match=text):
         tracer_logs("gaurds,graph")
     with pytest.raises(OptionError, match="'gaurds'"):
         tracer_core.compile(lambda x: x, backend="eager")

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PeepholeOptions:
-    """fuse: whether to fuse at all. max_fusions: fuse only the first so many places of each graph
-    (None: all), to find by bisection which one changes a result."""
+    """Options of ``backend="peephole"``. Raises ValueError for a negative `max_fusions`."""
 
+    #: Fuses operators.
     fuse: bool = True
+    #: Fuses only the first so many places of each graph (None: all), to find by bisection which one
+    #: changes a result.
     max_fusions: int | None = None
 
     def __post_init__(self) -> None:

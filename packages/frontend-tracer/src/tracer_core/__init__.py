@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from tracer_core import cache, errors
 from tracer_core.api import (
+    backend_options,
     backends,
     compile,
     compile_many,
     explain,
     last_compile,
     list_backends,
+    original,
     progress,
     reset,
     warmup,
@@ -36,17 +38,24 @@ from tracer_core.markers import (
 )
 from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.saving import load, load_package, package, package_library, save
+from tracer_core.switch import disabled
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 __all__ = [
     # compiling, and what became of it
     "compile", "compile_many", "warmup", "explain", "last_compile", "progress", "reset",
+    "original", "disabled",
     # marks
     "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
     "is_compiling", "mark_dynamic", "mark_static",
     # other processes
     "load", "load_package", "package", "package_library", "save", "cache",
     # backends and this machine
-    "BackendRow", "backends", "list_backends", "register", "doctor",
+    "BackendRow", "backends", "backend_options", "list_backends", "register", "doctor",
     # the rest
     "Inputs", "__version__", "errors",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -42,6 +42,7 @@ from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
+from tracer_core.dispatch.option_rows import BackendOptions, rows_of
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.inputs import Inputs
 from tracer_core.markers import (
@@ -55,10 +56,11 @@ from tracer_core.markers import (
 )
 from tracer_core.native_effects.data_parallel import around_forward
 from tracer_core.options import CompileConfig, When
-from tracer_core.registry import events
-from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
+from tracer_core.registry import environment, events
+from tracer_core.registry.discovery import BackendRows, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
+from tracer_core.switch import disabled_by_environment, reason_for_eager
 
 if TYPE_CHECKING:
     from tracer_core.explanation import Explanation
@@ -68,30 +70,34 @@ T = TypeVar("T", bound=Callable[..., Any])
 BackendLike = str | Backend | Callable[..., Any] | Sequence[Any]
 
 
+Several = Literal["auto"] | list[Any] | tuple[Any, ...]
+Single = str | Backend | Callable[..., Any]
+
+
+class Settings(TypedDict, total=False):
+    """The arguments of `compile` that do not decide the type of its result."""
+
+    fullgraph: bool
+    dynamic: bool | None
+    mode: str | None
+    when: When
+    disable: bool
+
+
+# Options and several backends add methods (`refresh`, `choices`), and Python has no type for "a T with
+# these methods", so type checkers see Any there. mypy finds that "auto" is a str, too.
 @overload
-def compile(
-    model: T,
-    *,
-    backend: BackendLike = ...,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    mode: str | None = ...,
-    options: Any = ...,
-    when: When = ...,
-    disable: bool = ...,
-) -> T: ...
+def compile(model: Callable[..., Any], *, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
 @overload
-def compile(
-    model: None = ...,
-    *,
-    backend: BackendLike = ...,
-    fullgraph: bool = ...,
-    dynamic: bool | None = ...,
-    mode: str | None = ...,
-    options: Any = ...,
-    when: When = ...,
-    disable: bool = ...,
-) -> Callable[[T], T]: ...
+def compile(model: T, *, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> T: ...  # fmt: skip
+@overload
+def compile(model: Callable[..., Any], *, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
+@overload
+def compile(*, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
+@overload
+def compile(*, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> Callable[[T], T]: ...  # fmt: skip
+@overload
+def compile(*, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
 def compile(
     model: Any = None,
     *,
@@ -152,15 +158,9 @@ def compile(
     """
     if not isinstance(disable, bool):
         raise OptionError(f"disable must be bool, not {disable!r}")
+    settings: dict[str, Any] = {"backend": backend, "fullgraph": fullgraph, "dynamic": dynamic}
+    settings |= {"mode": mode, "options": options, "when": when}
     if model is None:
-        settings: dict[str, Any] = {
-            "backend": backend,
-            "fullgraph": fullgraph,
-            "dynamic": dynamic,
-            "mode": mode,
-            "options": options,
-            "when": when,
-        }
         if not disable:  # a wrong setting is an error where it was written, not where it is applied
             validation.build_config(**settings)
         return functools.partial(compile, disable=disable, **settings)
@@ -168,11 +168,11 @@ def compile(
     if disable:
         return model
     logs.configure()
-    fleet()  # connects beside what follows; a wrong setting is an error here
+    if not disabled_by_environment():
+        fleet()  # connects beside what follows; a wrong setting is an error here
+    environment.warn()
     _say_what_is_untested()
-    config = validation.build_config(
-        backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, when=when
-    )
+    config = validation.build_config(**settings)
     events.follow_stages()
     mark_used(config.backend)
     if torch_private.refusal() is not None:
@@ -202,17 +202,59 @@ def list_backends() -> list[str]:
     return available_names()
 
 
-def backends() -> list[BackendRow]:
+def backends() -> BackendRows:
     """Returns a row for every installed backend, without importing their engines.
 
     Returns:
-        Rows with name, distribution, version, devices, training and shapes, and whether the backend
+        Rows, printed as a table, with name, distribution, version, devices, training and shapes, and whether the backend
         can run here, or why not.
 
     Examples:
         >>> [row.name for row in tracer_core.backends() if not row.available]
     """
     return rows()
+
+
+def backend_options(backend: BackendLike) -> BackendOptions:
+    """Returns the options and modes of a backend, without compiling anything.
+
+    Args:
+        backend: As for `compile`; a name, also of a backend that cannot run here.
+
+    Returns:
+        A `BackendOptions`, printed as a list: each option with type, default and what it does, and
+        what each mode means.
+
+    Raises:
+        BackendNotFoundError: No installed backend has that name.
+
+    Examples:
+        >>> print(tracer_core.backend_options("inductor"))
+        >>> [row.name for row in tracer_core.backend_options("onnxrt").options]
+    """
+    return rows_of(backend)
+
+
+def original(fn: T) -> T:
+    """Returns what `compile` was given to make `fn`.
+
+    A compiled function also has it as ``fn.__wrapped__``. A compiled module has no such attribute:
+    its ``__dict__`` is the original's.
+
+    Args:
+        fn: A function, method or module, compiled or not.
+
+    Returns:
+        The original function or method. For a module the one that was compiled, or, once the
+        program has dropped it, another with the same state. `fn` itself if it is not compiled.
+
+    Examples:
+        >>> fast = tracer_core.compile(model)
+        >>> tracer_core.original(fast) is model
+        True
+    """
+    result: T = uncompiled(fn)
+    return result
 
 
 def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
@@ -274,6 +316,7 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     - ``runs``: what became of a graph since (captured as a CUDA graph, or why not).
     - ``compared``: the seconds of a compiled and an eager call, and which of them stays.
     - ``limit``: a limit that was reached, and what happens beyond it (`tracer-core limits`).
+    - ``disabled``, the first: the switch that makes calls run in eager mode now.
     - ``native``, the only row: why everything runs eagerly on this release of Python or torch.
 
     Args:
@@ -310,8 +353,10 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     )
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in data)
     compared = (StageRecord("compared", 0.0, str(verdict)) for verdict in behind.function.verdicts)
+    switch = reason_for_eager()
+    off = () if switch is None else (StageRecord("disabled", 0.0, switch),)
     reached = (StageRecord("limit", 0.0, str(crossing)) for crossing in crossings(behind.function))
-    return StageRecords((*missing, *persisted, *records, *later, *after, *compared, *reached))
+    return StageRecords((*off, *missing, *persisted, *records, *later, *after, *compared, *reached))
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:
@@ -421,6 +466,13 @@ def demand_capture(what: str) -> None:
         raise TracerError(f"{what}: {refusal}")
 
 
+def demand_enabled(what: str) -> None:
+    """Raises TracerError where nothing can be captured, or `tracer_core.disabled` forbids it."""
+    demand_capture(what)
+    if (switch := reason_for_eager()) is not None:
+        raise TracerError(f"{what} needs a capture, but {switch}")
+
+
 def _prepare(
     models: Sequence[tuple[Any, Sequence[Any]]],
     workers: int | None,
@@ -430,7 +482,7 @@ def _prepare(
         raise OptionError(f"workers must be a positive int or None, not {workers!r}")
     for model, _ in models:
         demand_compilable(model)
-    if torch_private.refusal() is not None:
+    if torch_private.refusal() is not None or reason_for_eager() is not None:
         return
     from tracer_core.preparation import Item, prepare  # heavy: the tracer
 
@@ -528,10 +580,10 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
 
         Needed after writes that leave no trace (through ``.data``, NumPy or shared memory).
         """
-        from tracer_core.aot.frozen_parameters import refresh as implementation  # heavy: the tracer
+        from tracer_core.aot import frozen_parameters  # heavy: the tracer
 
         for config in configs:
-            implementation(config.options)
+            frozen_parameters.refresh(config.options)
 
     def release_originals() -> int:
         """Frees parameters that the graphs so far read in packed form only.
@@ -543,11 +595,9 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
         Returns:
             The number of bytes.
         """
-        from tracer_core.aot.frozen_parameters import (
-            release_originals as implementation,  # heavy: the tracer
-        )
+        from tracer_core.aot import frozen_parameters  # heavy: the tracer
 
-        return sum(implementation(config.options) for config in configs)
+        return sum(frozen_parameters.release_originals(config.options) for config in configs)
 
     return {"refresh": refresh, "release_originals": release_originals}
 

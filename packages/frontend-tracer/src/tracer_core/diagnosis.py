@@ -6,7 +6,6 @@ its own row only.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -14,8 +13,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -25,7 +24,7 @@ from tracer_core.contract.version import __version__
 from tracer_core.engine_support.compilers import compilers
 from tracer_core.errors import TracerError
 from tracer_core.limits import MAX_DOCTOR_SECONDS
-from tracer_core.registry import limits
+from tracer_core.registry import environment
 from tracer_core.registry.discovery import BackendRow
 from tracer_core.storage import fleet, store
 
@@ -97,16 +96,22 @@ def _python(smoke: bool) -> Iterator[Finding]:
         yield Finding("torch", "ok", result)
 
 
+def _settings(smoke: bool) -> Iterator[Finding]:
+    for mistake in environment.mistakes():
+        yield Finding("environment", "problem", mistake, "tracer-core env lists the variables")
+    for remark in environment.remarks():
+        yield Finding("environment", "note", remark)
+
+
+_COMPILERS = (
+    ("C compiler", "CC", ("cc", "gcc", "clang"), "cc", "guards take longer without one: apt install gcc"),
+    ("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", "apt install g++, or pip install inductor-backend[cc]"),
+)  # fmt: skip
+
+
 def _compilers(smoke: bool) -> Iterator[Finding]:
-    yield _compiler(
-        "C compiler",
-        "CC",
-        ("cc", "gcc", "clang"),
-        "cc",
-        "guards take longer without one: apt install gcc",
-    )
-    advice = "apt install g++, or pip install inductor-backend[cc]"
-    yield _compiler("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", advice)
+    for row in _COMPILERS:
+        yield _compiler(*row)
 
 
 def _compiler(
@@ -209,14 +214,7 @@ def _output(command: Sequence[str], limit: float) -> subprocess.CompletedProcess
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-_PARTS: tuple[Callable[[bool], Iterator[Finding]], ...] = (
-    _python,
-    _compilers,
-    _devices,
-    _cache,
-    _fleet,
-    _backends,
-)
+_PARTS = (_python, _settings, _compilers, _devices, _cache, _fleet, _backends)
 
 
 # -- in the process of one backend
@@ -254,61 +252,6 @@ def _compile_small_network(name: str, training: str, devices: Sequence[str]) -> 
     records = api.last_compile(compiled)
     why = next((record.text for record in records if record.name == "fallback"), "")
     return {"seconds": seconds, "device": device, "why": why}
-
-
-# -- the command
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """``tracer-core doctor [--json] [--quick]``, ``tracer-core limits [--json]``, ``tracer-core cache
-    info|clear|prune``. Returns 1 if there is a problem."""
-    parser = argparse.ArgumentParser("tracer-core", description="Looks after tracer-core.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    looks = commands.add_parser("doctor", help="what is installed, and what works here")
-    looks.add_argument("--json", action="store_true", help="a list of objects")
-    looks.add_argument("--quick", action="store_true", help="no backend compiles anything")
-    cache = commands.add_parser("cache", help="what is kept on disk")
-    cache.add_argument("action", choices=("info", "clear", "prune"))
-    table = commands.add_parser("limits", help="at which numbers something else is done")
-    table.add_argument("--json", action="store_true", help="a list of objects for each package")
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "limits":
-        return _show_limits(chosen.json)
-    if chosen.command == "cache":
-        return _look_after_cache(chosen.action)
-    report = doctor(smoke=not chosen.quick)
-    print(json.dumps([asdict(item) for item in report], indent=1) if chosen.json else report)
-    return 0 if report.healthy else 1
-
-
-def _show_limits(as_json: bool) -> int:
-    try:
-        limits.check()
-    except TracerError as error:
-        print(error, file=sys.stderr)
-        return 1
-    tables = limits.tables()
-    if as_json:
-        rows = {table.package: [asdict(row) for row in table.values()] for table in tables}
-        print(json.dumps(rows, indent=1))
-    else:
-        print("\n\n".join(f"{table.package}\n\n{limits.listing(table)}" for table in tables))
-    return 0
-
-
-def _look_after_cache(action: str) -> int:
-    try:
-        if action == "info":
-            info = store.info()
-            print(f"{info.folder}: {info.problem or f'{info.size} bytes of {info.limit}'}")
-            for kind, (number, size) in sorted(info.entries.items()):
-                print(f"  {kind}: {number} files, {size} bytes")
-            return 0 if info.problem is None else 1
-        print(f"{store.clear() if action == 'clear' else store.prune()} bytes freed")
-    except TracerError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
 
 
 if __name__ == "__main__":

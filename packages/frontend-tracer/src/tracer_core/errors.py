@@ -5,7 +5,9 @@ Each carries its facts as attributes, and its message ends with what to do next.
 
 from __future__ import annotations
 
+import difflib
 import linecache
+from collections.abc import Iterable
 
 
 class Location(str):
@@ -25,6 +27,12 @@ class Location(str):
     def code(self) -> str:
         """The text of the line; "" where its file cannot be read."""
         return linecache.getline(self.path, self.line).strip()
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Returns the known name nearest to a wrong one, as the end of a message; "" without any."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class TracerError(Exception):

@@ -22,6 +22,7 @@ from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.markers import traced_function
 from tracer_core.options import CompileConfig
 from tracer_core.registry.discovery import get
+from tracer_core.switch import reason_for_eager
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,14 @@ class Explanation:
 def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
     """Returns what a compiled function has captured so far."""
     records: list[Captured] = compiled.records
+    switched_off = reason_for_eager()
     return Explanation(
         graphs=tuple(r.graph for r in records if r.graph is not None),
         breaks=tuple(dict.fromkeys(compiled.breaks)),
         guards=tuple(guard for r in records for guard in r.guards),
         op_count=sum(r.op_count for r in records),
         result=result,
-        skipped=tuple(compiled.abandoned),
+        skipped=(*compiled.abandoned, *([] if switched_off is None else [switched_off])),
         limits=tuple(map(str, crossings(compiled))),
     )
 

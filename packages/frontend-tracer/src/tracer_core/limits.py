@@ -598,7 +598,7 @@ MAX_COMPARISONS = LIMITS.add(
     5,
     unit="comparisons of a candidate while weights change",
     beyond='`backend="auto"` drops the candidate.',
-    seen="`explain`, `TRACER_LOGS=auto`",
+    seen="`explain`, `choices()`",
 )
 MAX_TURN_SECONDS = LIMITS.add(
     "MAX_TURN_SECONDS",

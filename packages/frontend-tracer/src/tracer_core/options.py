@@ -1,17 +1,18 @@
 """Settings: the arguments of `compile()` (`CompileConfig`) and the environment (`env()`).
 
-Only this module and `limit_table` (`TRACER_LIMITS`, once at import) read the settings in `os.environ`.
+The environment variables of the core are the fields of `Environment`.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracer_core.errors import OptionError
+from tracer_core.limit_table import VARIABLE as LIMITS_VARIABLE
 from tracer_core.limits import MAX_RECOMPILES
+from tracer_core.variable_table import FLAG, FLAGS, PREFIX, Variable, flag, seconds, size
 
 if TYPE_CHECKING:
     # Annotation only: plugin_api re-exports env(), so it must be able to import this module.
@@ -49,78 +50,77 @@ class CompileConfig:
         return self.fullgraph or env().strict
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, map(str.strip, text.split(","))))
+
+
+def _debug_folder(text: str) -> str | None:
+    result = FLAGS.get(text.lower(), text)
+    return "tracer_debug" if result is True else result or None
+
+
+def _folder(text: str) -> str:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return text or os.path.join(home, "tracer")
+
+
+def _read(name: str, parse: Callable[[str], Any], takes: str, effect: str, default: str = "") -> Any:  # fmt: skip
+    """Makes a variable; returns the field of `Environment` that holds its value."""
+    secret = name in ("STORE", "STORE_KEY")  # an address may hold a password
+    variable = Variable(PREFIX + name, parse, takes, effect, default, secret)
+    return field(metadata={"variable": variable}, repr=not secret)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The settings of the environment variables."""
+    """The settings of the environment variables, each described in its row."""
 
-    #: TRACER_LOGS: the loggers that are on.
-    logs: frozenset[str]
-    #: TRACER_DEBUG: the folder of stages (``"1"``: ``./tracer_debug``), or None.
-    debug: str | None
-    #: TRACER_CACHE_DIR: the folder of the persistent cache.
-    cache_dir: str
-    #: TRACER_CACHE_LIMIT: its largest size in bytes.
-    cache_limit: int
-    #: TRACER_STRICT: internal errors and failing backends raise.
-    strict: bool
-    #: TRACER_CHECK: every IR is verified.
-    check: bool
-    #: TRACER_PYTHON_GUARDS: guards use no C compiler.
-    python_guards: bool = False
-    #: TRACER_ALWAYS_COMPILED: no function runs in eager mode because that is faster.
-    always_compiled: bool = False
-    #: Not TRACER_KEEP=0: the persistent cache stores entries for later processes and loads them.
-    keep: bool = True
-    #: TRACER_CPU: one of `storage.processor.LEVELS`; "": that of the processor here.
-    cpu: str = ""
-    #: TRACER_STORE: the URL of a fleet's store.
-    store: str = ""
-    #: TRACER_STORE_KEY: the key that authenticates its entries.
-    store_key: str = field(default="", repr=False)
-    #: TRACER_STORE_KEY_FILE: the file that holds this key.
-    store_key_file: str = ""
-    #: TRACER_STORE_TIMEOUT: seconds to wait for the store.
-    store_timeout: float = 0.2
-
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
-def _bytes(variable: str, text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B|)", text.strip().upper())
-    if match is None:
-        raise OptionError(f"{variable}={text!r}: a size in bytes, or such as 500MB or 2GB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    # fmt: off
+    #: Compiled objects run in eager mode.
+    disable: bool = _read("DISABLE", flag, FLAG, "Compiled objects run in eager mode. Read once.", "0")
+    #: The names of the loggers that are on.
+    logs: frozenset[str] = _read("LOGS", _names, "names, with commas", "Logs the lines of these categories.")
+    #: The folder of stages, or None.
+    debug: str | None = _read("DEBUG", _debug_folder, "1, 0 or a folder", "Each stage is a file; 1: in `./tracer_debug`.", "0")
+    #: No function runs in eager mode because that is faster.
+    always_compiled: bool = _read("ALWAYS_COMPILED", flag, FLAG, "No function runs in eager mode because it is faster.", "0")
+    #: The persistent cache stores entries for later processes and loads them.
+    keep: bool = _read("KEEP", flag, FLAG, "0: no persistent cache; nothing is stored for later processes.", "1")
+    #: The folder of the persistent cache.
+    cache_dir: str = _read("CACHE_DIR", _folder, "a folder", "Where compiled code is stored; default `~/.cache/tracer`.")
+    #: Its largest size in bytes.
+    cache_limit: int = _read("CACHE_LIMIT", size, "bytes, or such as 500MB or 2GB", "Size of that folder; old entries go.", "2GB")
+    #: The URL of a fleet's store.
+    store: str = _read("STORE", str, "a URL", "A store that many machines share: `redis://host:6379/0`, or any URL of fsspec.")
+    #: The key that authenticates its entries.
+    store_key: str = _read("STORE_KEY", str, "a text", "Authenticates its entries; required with it: `openssl rand -hex 32`.")
+    #: The file that holds this key.
+    store_key_file: str = _read("STORE_KEY_FILE", str, "a file", "The file that holds this key.")
+    #: Seconds to wait for the store.
+    store_timeout: float = _read("STORE_TIMEOUT", seconds, "seconds, such as 0.2", "Longest total wait for it.", "0.2")
+    #: One of `storage.processor.LEVELS`; "": that of the processor here.
+    cpu: str = _read("CPU", str, "x86-64-v2, x86-64-v3 or x86-64-v4", "Compiles for every processor of this level.")
+    #: Internal errors and failing backends raise.
+    strict: bool = _read("STRICT", flag, FLAG, "Internal errors, and those of backends, are raised.", "0")
+    #: Every IR is verified.
+    check: bool = _read("CHECK", flag, FLAG, "Every graph is verified after every stage.", "0")
+    #: Guards use no C compiler.
+    python_guards: bool = _read("PYTHON_GUARDS", flag, FLAG, "Guards use no C compiler.", "0")
+    # fmt: on
 
 
-def _seconds(variable: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e6:
-        raise OptionError(f"{variable}={text!r}: seconds, such as 0.2")
-    return seconds
+Variable(
+    LIMITS_VARIABLE,
+    str,
+    "`name=value,name=value`",
+    "Other limits; `tracer-core limits` lists them.",
+)
 
 
 def env() -> Environment:
-    """Returns the settings as they are now; read at every call, so tests may change them."""
-    get = os.environ.get
-    debug = get("TRACER_DEBUG", "")
-    default_cache = os.path.join(get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tracer")
-    return Environment(
-        logs=frozenset(name.strip() for name in get("TRACER_LOGS", "").split(",") if name.strip()),
-        debug={"": None, "0": None, "1": "tracer_debug"}.get(debug, debug),
-        cache_dir=get("TRACER_CACHE_DIR") or default_cache,
-        cache_limit=_bytes("TRACER_CACHE_LIMIT", get("TRACER_CACHE_LIMIT") or "2GB"),
-        strict=get("TRACER_STRICT", "") not in ("", "0"),
-        check=get("TRACER_CHECK", "") not in ("", "0"),
-        python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
-        always_compiled=get("TRACER_ALWAYS_COMPILED", "") not in ("", "0"),
-        keep=get("TRACER_KEEP", "") != "0",
-        cpu=get("TRACER_CPU", ""),
-        store=get("TRACER_STORE", ""),
-        store_key=get("TRACER_STORE_KEY", ""),
-        store_key_file=get("TRACER_STORE_KEY_FILE", ""),
-        store_timeout=_seconds("TRACER_STORE_TIMEOUT", get("TRACER_STORE_TIMEOUT") or "0.2"),
-    )
+    """Returns the settings as they are now; read at every call, so tests may change them.
+
+    Raises:
+        OptionError: The value of a variable is wrong.
+    """
+    return Environment(**{item.name: item.metadata["variable"].read() for item in fields(Environment)})  # fmt: skip

@@ -71,6 +71,7 @@ from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
 from tracer_core.storage.store import Folder, Store, packed, unpacked
 from tracer_core.torch_private.distributed import communicates
 from tracer_core.torch_private.names import operators
+from tracer_core.variable_table import Variable, count, flag, seconds, size
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +135,7 @@ __all__ = [
     "flex_attention_decomposed", "flex_program", "scalar_function", "scan_by_tree",
     "scan_in_sequence", "scan_scalars", "scan_step",
     # settings and limits
-    "Environment", "Limit", "LimitTable", "env",
+    "Environment", "Limit", "LimitTable", "Variable", "count", "env", "flag", "seconds", "size",
     # stages and logs
     "StageRecord", "debug_folder", "enabled", "logger", "note", "stage", "wants_text",
     # the store, and compilers

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.api import BackendLike, demand_capture, demand_compilable
+from tracer_core.api import BackendLike, demand_capture, demand_compilable, demand_enabled
 from tracer_core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def package(
         >>> tracer_core.package(model.eval(), (x,), "model.pack", dynamic={"x": {0: (1, 64)}})
     """
     demand_compilable(fn)
-    demand_capture("package")
+    demand_enabled("package")
     _demand_key(key)
     if isinstance(architectures, str):
         raise OptionError(f"architectures={architectures!r}: a sequence, ({architectures!r},)")
@@ -199,7 +199,7 @@ def package_library(
         >>> tracer_core.package_library(model.eval(), (x,), "build")
     """
     demand_compilable(fn)
-    demand_capture("package_library")
+    demand_enabled("package_library")
     from tracer_core.export.library import (
         package_library as implementation,  # heavy: the tracer
     )

@@ -11,12 +11,12 @@ from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
 from inductor_backend.device_codegen import codegen_of
+from inductor_backend.environment import FUEL
 from inductor_backend.ir.native_loop import NativeLoop
 from inductor_backend.ir.nodes import BufferKind, ExternNode
 from inductor_backend.kernel_table import kernel_table
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
-from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.buffer_layouts import choose_layouts
@@ -90,7 +90,7 @@ def split_long_reductions(c: Compilation) -> None:
 
 def fuse_loops(c: Compilation) -> None:
     """Groups loops into kernels."""
-    fuel = fusion_fuel() if c.options.fuse else 0
+    fuel = FUEL.read() if c.options.fuse else 0
     c.plan = Fusion(c.program, c.sizes, fuel, codegen_of(c.target).limits).run()
 
 

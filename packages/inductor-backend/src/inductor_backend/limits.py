@@ -136,14 +136,14 @@ MAX_MATMUL_CANDIDATES = LIMITS.add(
     6,
     unit="tiles of a matmul with plain loads that max-autotune measures",
     beyond="Further tiles are not measured.",
-    seen="`TRACER_LOGS=autotune`",
+    seen="`TRACER_LOGS=stages`",
 )
 MAX_TMA_CANDIDATES = LIMITS.add(
     "MAX_TMA_CANDIDATES",
     4,
     unit="tiles of a matmul with TMA that max-autotune measures",
     beyond="Further tiles are not measured.",
-    seen="`TRACER_LOGS=autotune`",
+    seen="`TRACER_LOGS=stages`",
 )
 # Generated code and its compilers
 

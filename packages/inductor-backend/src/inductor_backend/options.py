@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -52,9 +51,3 @@ class InductorOptions:
             raise ValueError(f"memory_budget={self.memory_budget!r}: from 0 to 1")
         if self.numerics not in get_args(Numerics):
             raise ValueError(f"numerics={self.numerics!r}: 'fused' or 'eager'")
-
-
-def fusion_fuel() -> int | None:
-    """Returns TRACER_FUEL: how many fusions are allowed (None: all), to bisect a wrong result."""
-    text = os.environ.get("TRACER_FUEL", "")
-    return int(text) if text else None

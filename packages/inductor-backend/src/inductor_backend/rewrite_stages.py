@@ -9,8 +9,8 @@ import torch
 from inductor_backend.autotune import matmul
 from inductor_backend.compilation import Compilation, Stage, StageDevice
 from inductor_backend.control_flow_steps import loop_rules
+from inductor_backend.environment import FUEL
 from inductor_backend.lowering.channels_last import CONVOLUTIONS
-from inductor_backend.options import fusion_fuel
 from inductor_backend.passes import cpu_scalars, kernel_prebuild
 from inductor_backend.passes.freeze import frozen_editor, frozen_runner, without_constants
 from inductor_backend.passes.fx_edit import Editor
@@ -58,7 +58,7 @@ def outline_late_repeats(c: Compilation) -> None:
 def _outline(c: Compilation, resume_stage: str) -> None:
     if any(node.target in loop_rules() for node in c.gm.graph.nodes):
         return  # a loop is written for one call
-    repeats = find_repeats(c.gm.graph) if fusion_fuel() is None else None
+    repeats = find_repeats(c.gm.graph) if FUEL.read() is None else None
     if repeats is None:
         return
     if c.target.triton and any(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from tracer_core.errors import OptionError
+from tracer_core.errors import OptionError, did_you_mean
 from tracer_core.options import env
 
 CATEGORIES: dict[str, str] = {
@@ -96,7 +96,7 @@ def configure() -> frozenset[str]:
         return _active
     unknown = sorted(wanted - CATEGORIES.keys())
     if unknown:
-        names = ", ".join(map(repr, unknown))
+        names = ", ".join(f"{name!r}{did_you_mean(name, CATEGORIES)}" for name in unknown)
         raise OptionError(f"TRACER_LOGS: unknown {names}; one or more of {', '.join(CATEGORIES)}")
     _attach_handler()
     for category in CATEGORIES:

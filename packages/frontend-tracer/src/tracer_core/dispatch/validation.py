@@ -9,7 +9,6 @@ first call.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from tracer_core.autoselect.candidates import is_auto, make_plan
 from tracer_core.contract.backend import Backend, resolve
-from tracer_core.errors import BackendError, OptionError, TracerError
+from tracer_core.errors import BackendError, OptionError, TracerError, did_you_mean
 from tracer_core.options import CompileConfig, When
 from tracer_core.registry import limits
 from tracer_core.registry.auto import AUTO
@@ -98,25 +97,25 @@ def build_options(backend: Backend, options: Any) -> Any:
     OptionError naming the valid fields, or the field whose value has the wrong type; BackendError
     if there is no such dataclass.
     """
-    cls = _options_class(backend)
+    cls = options_class(backend)
     if cls is None:
         if options is not None and not (isinstance(options, Mapping) and not options):
             raise OptionError(f"backend {backend.name!r} has no options")
         return None
     if options is None or isinstance(options, Mapping):
         _demand_known_fields(backend, cls, options or {})
-        return _construct(backend, cls, options or {})
+        return _construct(backend, cls, _checked(backend, cls, options or {}))
     if isinstance(options, cls):
         values = {field.name: getattr(options, field.name) for field in dataclasses.fields(cls)}
-        _check_fields(backend, cls, values)
-        return dataclasses.replace(options)  # a copy: the user's own object may not be frozen
+        # a copy: the user's own object may not be frozen
+        return dataclasses.replace(options, **_checked(backend, cls, values))
     raise OptionError(
         f"options for backend {backend.name!r} must be a {cls.__name__} or a dict, "
         f"not {type(options).__name__}"
     )
 
 
-def _options_class(backend: Backend) -> Any:
+def options_class(backend: Backend) -> Any:
     """Returns the dataclass, or None. Raises BackendError: a mistake of the backend's author."""
     try:
         cls = resolve(backend.options)
@@ -151,8 +150,7 @@ def _demand_known_fields(backend: Backend, cls: type, options: Mapping[Any, Any]
     known = [field.name for field in dataclasses.fields(cls) if field.init]
     unknown = [key for key in options if key not in known]
     if unknown:
-        close = difflib.get_close_matches(str(unknown[0]), known, n=1)
-        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        guess = did_you_mean(str(unknown[0]), known)
         raise OptionError(
             f"backend {backend.name!r} has no option {', '.join(map(repr, unknown))}{guess}; "
             f"valid: {', '.join(known) or 'none'}"
@@ -160,7 +158,6 @@ def _demand_known_fields(backend: Backend, cls: type, options: Mapping[Any, Any]
 
 
 def _construct(backend: Backend, cls: type, values: Mapping[str, Any]) -> Any:
-    _check_fields(backend, cls, values)
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:  # a rule of the dataclass's own __post_init__
@@ -170,18 +167,33 @@ def _construct(backend: Backend, cls: type, values: Mapping[str, Any]) -> Any:
         raise BackendError(backend.name, "options", detail) from error
 
 
-def _check_fields(backend: Backend, cls: type, values: Mapping[str, Any]) -> None:
+def _checked(backend: Backend, cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of fields, with tuples for lists. Raises OptionError for a wrong type."""
     try:
         hints = typing.get_type_hints(cls)
     except Exception as error:  # whatever the annotations, which are strings, evaluate to
         reason = f"the annotations of {cls.__name__} cannot be read"
         detail = f"{reason}: {type(error).__name__}: {error}"
         raise BackendError(backend.name, "options", detail) from error
-    for name, value in values.items():
+    result = {name: with_tuples(value, hints[name]) for name, value in values.items()}
+    for name, value in result.items():
         expected = hints[name]
         if not matches(value, expected):
             what = f"option {name!r} of backend {backend.name!r}"
             raise OptionError(f"{what} must be {describe(expected)}, not {value!r}")
+    return result
+
+
+def with_tuples(value: Any, expected: Any) -> Any:
+    """Returns `value` with a tuple for each list where the annotated type `expected` has one."""
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin in _UNIONS and not matches(value, expected):
+        forms = (with_tuples(value, argument) for argument in arguments)
+        return next((form for form in forms if matches(form, expected)), value)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        types_ = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
+        return tuple(map(with_tuples, value, types_)) if len(types_) == len(value) else value
+    return value
 
 
 def matches(value: Any, expected: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
+from tracer_core.switch import SWITCHED_OFF, reason_for_eager
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
 
@@ -78,7 +79,8 @@ def captures_so_far() -> int:
 
 def can_trace() -> bool:
     """Returns whether tracing is possible: not under foreign torch modes or tracers, not where
-    tensors may have tangents, not in a trace, not with other builtins."""
+    tensors may have tangents, not in a trace, not with other builtins, not in a block of
+    `tracer_core.disabled`."""
     return (
         (function_modes() == 0 or settings.ambient_devices() is not None)
         and not torch_private.transforms_active()
@@ -87,4 +89,5 @@ def can_trace() -> bool:
         and dispatch_modes() == 0
         and STATE.thread != threading.get_ident()
         and not are_replaced()
+        and not (SWITCHED_OFF and reason_for_eager() is not None)
     )

@@ -37,6 +37,7 @@ from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig
 from tracer_core.registry import events
 from tracer_core.registry.discovery import mark_used
+from tracer_core.switch import SWITCHED_OFF, disabled_by_environment, reason_for_eager
 
 use_own_builtins(globals())
 
@@ -69,6 +70,7 @@ class CompiledFunction:
     """A function that is captured when it is called. Mutable: misses add cache entries."""
 
     def __init__(self, function: Callable[..., Any], config: CompileConfig) -> None:
+        disabled_by_environment()  # a wrong value is an error of compile(), not of a call
         #: The original.
         self.function = function
         regions, entries, compilations = Regions(), Entries(), []  # type: ignore[var-annotated]
@@ -97,6 +99,8 @@ class CompiledFunction:
         them again would take a good part of a short call."""
         if STATE.thread is not None:
             STATE.wait_for_others()
+        if SWITCHED_OFF and reason_for_eager() is not None:
+            return self.function(*args, **kwargs)
         if kwargs:
             state = (*args, *kwargs.values())
             region = self._named.get((len(args), *kwargs))

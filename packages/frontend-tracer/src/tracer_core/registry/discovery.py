@@ -27,7 +27,12 @@ from tracer_core import hookspecs
 from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
 from tracer_core.contract.version import __version__
 from tracer_core.debug.graph_names import is_part_of
-from tracer_core.errors import BackendError, BackendNameClashError, BackendNotFoundError
+from tracer_core.errors import (  # fmt: skip
+    BackendError,
+    BackendNameClashError,
+    BackendNotFoundError,
+    did_you_mean,
+)
 from tracer_core.registry import torch_style
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.eager import ATEN_EAGER, EAGER
@@ -74,6 +79,20 @@ class BackendRow:
     reason: str | None
     #: What it is, in one line.
     description: str = ""
+
+    def __str__(self) -> str:
+        origin = f"{self.distribution or 'this process'} {self.version or ''}".strip()
+        if not self.available:
+            return f"{origin}: cannot run here: {self.reason}"
+        return f"{origin}: {', '.join(self.devices)}; {self.training}; {self.description}"
+
+
+class BackendRows(list[BackendRow]):
+    """The rows of `backends()`; prints as a table."""
+
+    def __repr__(self) -> str:
+        width = max((len(row.name) for row in self), default=0)
+        return "\n".join(f"{row.name:{width}}  {row}" for row in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +296,9 @@ def _pickled(backend: Backend) -> tuple[Any, ...]:
 copyreg.pickle(Backend, _pickled)
 
 
-def rows() -> list[BackendRow]:
+def rows() -> BackendRows:
     """Returns one row per installed backend, usable or not, sorted by name."""
-    return [row for group in registry().candidates.values() for row in _rows(group)]
+    return BackendRows(row for group in registry().candidates.values() for row in _rows(group))
 
 
 def list_backends() -> list[str]:
@@ -358,8 +377,7 @@ def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
         mine = [hookimpl for hookimpl in caller.get_hookimpls() if hookimpl.plugin is plugin]
         if not caller.has_spec() and not all(item.optionalhook for item in mine):
             known = [name for name in vars(hookspecs) if name.startswith("tracer_")]
-            close = difflib.get_close_matches(caller.name, known, n=1)
-            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            guess = did_you_mean(caller.name, known)
             lacks = f"has the hook {caller.name!r}, which tracer_core {__version__} has not{guess}"
             return f"{lacks}; {', '.join(known)}"
     return None

@@ -41,13 +41,10 @@ def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 @dataclass(frozen=True, slots=True)
 class AtenEagerOptions:
-    """Options of the eager ATen backend.
+    """Options of the eager ATen backend. Raises ValueError for a budget outside of 0 to 1."""
 
-    memory_budget: for training, the fraction (0 to 1) of the activations' bytes that may be saved
-    from the forward to the backward; the backward recomputes the rest. Raises ValueError outside 0
-    to 1.
-    """
-
+    #: For training, the fraction (0 to 1) of the activations' bytes that may be saved from the
+    #: forward to the backward; the backward recomputes the rest.
     memory_budget: float = 1.0
 
     def __post_init__(self) -> None:

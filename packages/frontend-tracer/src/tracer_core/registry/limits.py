@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from types import ModuleType
 
 from tracer_core import limit_table, limits
 from tracer_core.limit_table import Limit, LimitTable, shown
@@ -16,18 +17,20 @@ from tracer_core.registry.discovery import manager
 def tables() -> list[LimitTable]:
     """Returns the tables of tracer_core and of the plug-ins whose package has a module ``limits``
     with a `LimitTable` named ``LIMITS``, sorted by package."""
-    return [limits.LIMITS, *sorted(_of_plugins(), key=lambda table: table.package)]
+    candidates = (getattr(module, "LIMITS", None) for module in modules_of_plugins("limits"))
+    others = (table for table in candidates if isinstance(table, LimitTable))
+    return [limits.LIMITS, *sorted(others, key=lambda table: table.package)]
 
 
-def _of_plugins() -> Iterator[LimitTable]:
+def modules_of_plugins(name: str) -> list[ModuleType]:
+    """Imports the modules of this name in the plug-ins' packages, and returns them."""
     modules = {getattr(item, "__name__", type(item).__module__) for item in manager().get_plugins()}
-    for package in {module.partition(".")[0] for module in modules} - {"tracer_core"}:
-        name = f"{package}.limits"
-        if importlib.util.find_spec(package) is None or importlib.util.find_spec(name) is None:
-            continue
-        attribute = getattr(importlib.import_module(name), "LIMITS", None)
-        if isinstance(attribute, LimitTable):
-            yield attribute
+    packages = {module.partition(".")[0] for module in modules} - {"tracer_core"}
+    return [
+        importlib.import_module(f"{package}.{name}")
+        for package in sorted(packages)
+        if importlib.util.find_spec(package) and importlib.util.find_spec(f"{package}.{name}")
+    ]
 
 
 def check() -> None:
