@@ -266,11 +266,11 @@ def _augmentation() -> Program:
             [torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1
         )
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-        turned = F.grid_sample(
+        rotated = F.grid_sample(
             images, grid, mode="bilinear", padding_mode="reflection", align_corners=False
         )
         weights = taps.expand(3, 1, 5, 5)
-        blurred = F.conv2d(turned, weights, padding=2, groups=3)
+        blurred = F.conv2d(rotated, weights, padding=2, groups=3)
         mean = blurred.mean((2, 3), keepdim=True)
         return ((blurred - mean) * gain[:, None, None, None] + mean).clamp(-2, 2)
 

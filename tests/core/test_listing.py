@@ -73,17 +73,17 @@ def test_options_of_a_backend_object_and_of_a_callable():
 
 
 def test_lists_are_taken_for_tuples():
-    given = []
+    received = []
 
     def note(graph, spec):
-        given.append(spec.options)
+        received.append(spec.options)
         return lambda inputs: graph(*inputs)
 
     mine = Backend(name="mine", compile=note, options=Settings)
     options = {"limit": 1, "names": ["x", "y"], "pairs": [["a", 1], ("b", 2)]}
     tracer_core.compile(lambda x: x + 1, backend=mine, options=options)(torch.ones(2))
     tracer_core.compile(lambda x: x + 2, backend=mine, options=Settings(2, ["z"]))(torch.ones(2))
-    assert given == [Settings(1, ("x", "y"), (("a", 1), ("b", 2))), Settings(2, ("z",))]
+    assert received == [Settings(1, ("x", "y"), (("a", 1), ("b", 2))), Settings(2, ("z",))]
     assert options["names"] == ["x", "y"], "the program's own dictionary stays as it is"
     wrong = {"names": [1]}, {"pairs": [["a"]]}, {"pairs": ["ab"]}, {"names": "xy"}
     for item in wrong:

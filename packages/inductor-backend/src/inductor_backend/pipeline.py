@@ -20,7 +20,7 @@ from inductor_backend.debug import printer, verify
 from inductor_backend.passes.attention import with_native_attention
 from inductor_backend.passes.causal_mask import with_causal_masks
 from inductor_backend.passes.constant_folding import with_folded_constants
-from inductor_backend.passes.float32_products import with_float32_products
+from inductor_backend.passes.float32_compute import with_float32_compute
 from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.horizontal_matmul import merge_matmuls
 from inductor_backend.passes.lstm import pack_layers
@@ -41,7 +41,7 @@ PIPELINE = (
     _rewrite("pad_matmul", rewrites.rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),
     _rewrite("repeated_subgraphs", rewrites.outline_repeats),
     _rewrite("constant_folding", rewrites.rewritten(with_folded_constants), "cpu"),
-    _rewrite("float32_products", rewrites.rewritten(with_float32_products), "cpu"),
+    _rewrite("float32_compute", rewrites.rewritten(with_float32_compute), "cpu"),
     _rewrite("attention", rewrites.rewritten(with_native_attention), "cpu"),
     _rewrite("native_operators", rewrites.rewritten(with_native_operators), "cpu", aot_standalone=True),
     _rewrite("freeze", rewrites.freeze, frozen=True),

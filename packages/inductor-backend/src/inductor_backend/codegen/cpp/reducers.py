@@ -135,7 +135,7 @@ def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         kind = C_TYPES[value]
         of_block = extreme_of(n, value, result)
-        found = (
+        extreme_text = (
             f"({n}_nan ? ({kind})TC_NAN_F : {n}_part)" if value.is_floating_point else f"{n}_part"
         )
         better = f"{n}_now {sign} {n}_best || ({n}_now != {n}_now && {n}_best == {n}_best)"
@@ -146,7 +146,7 @@ def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
             of_block.clause,
             f"{n}_block[{{local}}] = {{v}}; {of_block.step}",
             (
-                f"const {kind} {n}_now = {found};",
+                f"const {kind} {n}_now = {extreme_text};",
                 f"if ({better} || {n}_at < 0) {{{{ {n}_best = {n}_now;"
                 f" {n}_at = {{at}} + tc_place_of({n}_block, {{length}}, {n}_now); }}}}",
             ),

@@ -1,4 +1,4 @@
-"""Computes products of 16-bit floats in float32 where the processor multiplies none.
+"""Computes matmuls, convolutions and attention of 16-bit floats in float32 where the processor multiplies none.
 
 Without such instructions ATen's and oneDNN's kernels for 16-bit floats are many times slower than those for
 float32. Sums are the same: ATen, too, adds the exact products in float32 and rounds the result once.
@@ -24,7 +24,7 @@ _FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.defa
 _DTYPES = (torch.bfloat16, torch.float16)
 
 
-def with_float32_products(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+def with_float32_compute(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """Returns the graph, or a copy whose matmuls, convolutions and attention are in float32."""
     slow = {dtype for dtype in _DTYPES if not multiplies_16_bits(dtype)}
     if not any(_dtype(node) in slow for node in gm.graph.nodes if node.target in _RULES):
@@ -62,7 +62,7 @@ def _in_float32(editor: Editor, node: Node) -> Node:
     return editor.call(node, node.target, *args, **kwargs)
 
 
-def _product(editor: Editor, node: Node) -> None:
+def _single(editor: Editor, node: Node) -> None:
     """A call with one result, which is rounded."""
     result = _in_float32(editor, node)
     put(editor, node, _rounded(editor, node, result))
@@ -85,11 +85,11 @@ def _tuple(editor: Editor, node: Node) -> None:
 
 
 _RULES: dict[Any, Callable[[Editor, Node], None]] = {
-    aten.mm.default: _product,
-    aten.addmm.default: _product,
-    aten.bmm.default: _product,
-    aten.baddbmm.default: _product,
-    aten.convolution.default: _product,
+    aten.mm.default: _single,
+    aten.addmm.default: _single,
+    aten.bmm.default: _single,
+    aten.baddbmm.default: _single,
+    aten.convolution.default: _single,
     aten.convolution_backward.default: _tuple,
     FLASH: _tuple,
     _FLASH_BACKWARD: _tuple,

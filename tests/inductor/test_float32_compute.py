@@ -1,5 +1,5 @@
-"""Products of bfloat16 and float16 on processors that multiply none: computed in float32, and at least as accurate as
-eager's."""
+"""Matmuls, convolutions and attention of bfloat16 and float16 on processors that multiply none: computed in
+float32, and at least as accurate as eager's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.passes import float32_products
+from inductor_backend.passes import float32_compute
 from tests.inductor.compiling import compiled
 from tests.support.comparison import assert_as_accurate
 
@@ -17,8 +17,8 @@ DTYPES = [torch.bfloat16, torch.float16]
 
 
 @pytest.fixture(autouse=True)
-def without_16_bit_products(monkeypatch):
-    monkeypatch.setattr(float32_products, "multiplies_16_bits", lambda dtype: False)
+def without_16_bit_instructions(monkeypatch):
+    monkeypatch.setattr(float32_compute, "multiplies_16_bits", lambda dtype: False)
 
 
 class Attention(nn.Module):
@@ -110,21 +110,21 @@ def test_frozen_weights_are_converted_once():
             torch.testing.assert_close(fast(x), net(x))
 
 
-def dtypes_of_products(dtype):
+def dtypes_of_operands(dtype):
     """Of the operands that the rewritten graph of ``a @ b`` multiplies."""
     a, b = torch.randn(8, 32, dtype=dtype), torch.randn(32, 16, dtype=dtype)
     c = compiled(lambda a, b: a @ b, a, b).compilation
-    graph = float32_products.with_float32_products(c.gm, c.spec).graph
-    (product,) = [node for node in graph.nodes if "mm" in str(node.target)]
-    return {node.meta["val"].dtype for node in product.args}
+    graph = float32_compute.with_float32_compute(c.gm, c.spec).graph
+    (matmul,) = [node for node in graph.nodes if "mm" in str(node.target)]
+    return {node.meta["val"].dtype for node in matmul.args}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_no_product_of_16_bits_is_left(dtype):
-    assert dtypes_of_products(dtype) == {torch.float32}
+def test_no_matmul_of_16_bits_is_left(dtype):
+    assert dtypes_of_operands(dtype) == {torch.float32}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_products_stay_where_the_processor_has_them(dtype, monkeypatch):
-    monkeypatch.setattr(float32_products, "multiplies_16_bits", lambda dtype: True)
-    assert dtypes_of_products(dtype) == {dtype}
+def test_matmuls_stay_where_the_processor_has_them(dtype, monkeypatch):
+    monkeypatch.setattr(float32_compute, "multiplies_16_bits", lambda dtype: True)
+    assert dtypes_of_operands(dtype) == {dtype}
