@@ -15,8 +15,8 @@ import collections
 import hashlib
 import itertools
 import json
+import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import commit, machine
-from tests.support import sweeps
+from tests.support import sweeps, torch_server
 from tests.torch_versions import counted
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +46,7 @@ inductor/test_cpu_level.py inductor/test_element_types.py inductor/test_extreme_
 inductor/test_freeze.py inductor/test_kernels.py inductor/test_native_library.py
 inductor/test_random.py inductor/test_recurrent.py inductor/test_winograd.py
 inductor/test_winograd_planes.py inductor_runtime/test_prelude.py inductor_runtime/test_special.py
-triton_kernels/test_launch_parameters.py triton_kernels/test_offline.py
+triton_kernels/test_launch_parameters.py
 """.split()
 #: Times as many tests as of a folder.
 _MORE = 4
@@ -99,6 +99,14 @@ _REPORTED = (
 )
 
 
+def run(arguments: Sequence[str]) -> int:
+    """Returns the exit status of pytest in a process of its own, and prints what it said."""
+    program = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = torch_server.run(["-c", program, *arguments], cwd=ROOT, timeout=3600)
+    print(done.stdout[-4000:], done.stderr[-1000:], flush=True)
+    return done.returncode
+
+
 def read() -> dict[str, Any]:
     """Returns the rows that are there, by folder."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -112,6 +120,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", type=int, default=8, help="tests of each folder")
     parser.add_argument("--limit", type=int, default=600, help="seconds of each folder")
     options = parser.parse_args(arguments)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as tests/conftest.py, but before torch
     rows = read()
     here, now = machine(), commit()
     tests = ROOT / "tests"
@@ -126,12 +135,11 @@ def main(arguments: Sequence[str]) -> int:
         begun = time.time()
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
-            command = [sys.executable, "-m", "pytest", *PYTEST, f"--junitxml={report}"]
             count = options.count * (_MORE if name in NEAR_THE_PROCESSOR else 1)
-            command += [f"--sample-count={count}", f"--sample-limit={options.limit}"]
+            words = [f"--sample-count={count}", f"--sample-limit={options.limit}"]
             # twice as many files, because all tests of a file may be marked
-            command += map(str, files(tests / name, 2 * options.count))
-            code = subprocess.run(command, cwd=ROOT).returncode
+            words += map(str, files(tests / name, 2 * options.count))
+            code = run((*PYTEST, f"--junitxml={report}", *words))
             if code in _REPORTED:
                 row = counted(report)
                 late = report.read_text().count(f'message="{_TOO_LATE}"')
@@ -147,7 +155,11 @@ def main(arguments: Sequence[str]) -> int:
         failed = failed or bool(row["failed"])
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
         RESULTS.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
-        print(name, {kind: row.get(kind, 0) for kind in ("passed", "failed", "skipped", "not_run")})
+        print(
+            name,
+            {kind: row.get(kind, 0) for kind in ("passed", "failed", "skipped", "not_run")},
+            flush=True,
+        )
     return int(failed)
 
 

@@ -179,6 +179,8 @@ def copy_tree(target: Path) -> None:
         if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+    # the clone's index is empty: results would say that every file had been changed
+    subprocess.run(["git", "reset", "--quiet"], cwd=target, check=True)
 
 
 @contextlib.contextmanager
