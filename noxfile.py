@@ -259,6 +259,25 @@ for _chosen in ("tests", "package"):
         in_debian(_chosen, _version)
 
 
+@nox.session(name="tests-aarch64", venv_backend="none")
+def tests_aarch64(session: nox.Session) -> None:
+    """`folder_sample` on an AArch64 processor that qemu emulates, in a Debian that
+    `tools.debian_machine` makes and keeps (needs root); 20 times slower than this machine."""
+    arguments = ("-s", "folder_sample", "--", *session.posargs)
+    session.run(
+        "python", "-m", "tools.debian_machine", "--architecture", "arm64", "3.11", *arguments
+    )
+
+
+@nox.session
+def folder_sample(session: nox.Session) -> None:
+    """A few tests of every folder, where all of them take too long: ``nox -s folder_sample --
+    --count 8 --limit 600``, or some folders: ``-- guards inductor``. Resumable."""
+    session.env.update(PYTHONDONTWRITEBYTECODE="")
+    install_all(session, models=False, tests=True)
+    session.run("python", "-m", "tests.folder_sample", *session.posargs)
+
+
 @nox.session(name="tests-torch")
 @nox.parametrize("torch", list(TORCH_ENDS))
 def tests_torch(session: nox.Session, torch: str) -> None:

@@ -1,11 +1,12 @@
 """``python -m tools.debian_machine 3.13 -s tests -- -k arithmetic``: nox in a Debian of another
-release, for the Python that it has.
+release, for the Python that it has; ``--architecture arm64`` before the version: of another
+processor, which qemu emulates.
 
 In: a version of Python (`RELEASES`) and nox's arguments. Out: nox's exit status. The machine is a
 folder that debootstrap makes, kept in ``.nox/machines`` for the next run, with this machine's
 certificates and settings of pip. The files of this tree that git knows are copied into it for each
-run; what nox installs there stays. Needs root, on Debian or with debootstrap installed, and a mirror
-of Debian; says what is missing.
+run, and results of tests (`_RESULTS`) back; what nox installs there stays. Needs root, on Debian or
+with debootstrap installed, and a mirror of Debian; says what is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +28,34 @@ MACHINES = ROOT / ".nox" / "machines"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
 #: Version of Python -> the release of Debian whose python3 it is.
-RELEASES = {"3.13": "trixie", "3.14": "forky"}
+RELEASES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """An architecture that qemu emulates. interpreter: qemu's name for it. model: the processor, of
+    those that qemu knows. cpuinfo: what Linux says of that processor; qemu shows the host's. midr:
+    the number by which the processor identifies itself."""
+
+    interpreter: str
+    model: str
+    cpuinfo: str
+    midr: int
+
+
+_GRAVITON2 = """processor\t: {}
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+
+"""
+
+#: Debian's name of an architecture -> how it runs on another.
+EMULATED = {"arm64": Emulated("qemu-aarch64", "neoverse-n1", _GRAVITON2, 0x413FD0C1)}
 
 #: What is installed beside a minimal system.
 _DEBIAN = "python3,python3-venv,python3-dev,libpython{}-testsuite,g++,git,ca-certificates"
@@ -39,6 +68,8 @@ _SETTINGS = (
     "/etc/resolv.conf",
     "/etc/hosts",
 )
+#: Folder of the tree that is copied back from machines of another architecture, and kept there.
+_RESULTS = "benchmarks/results/aarch64"
 #: How debootstrap makes each release that it knows.
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 #: Variables of the environment that the commands there see.
@@ -51,27 +82,37 @@ class Missing(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--architecture", choices=EMULATED, help="another than this machine's")
     parser.add_argument("version", choices=RELEASES)
     parser.add_argument("nox", nargs=argparse.REMAINDER, help="nox's arguments")
     chosen = parser.parse_args(arguments)
+    emulated = EMULATED.get(chosen.architecture)
     try:
-        machine = made(chosen.version)
+        machine = made(chosen.version, chosen.architecture)
     except Missing as error:
         print(f"no machine with Python {chosen.version}: {error}", file=sys.stderr)
         return 2
     copy_tree(machine / "work")
-    with mounted(machine):
-        return run(machine, "cd /work && exec /venv/bin/python -m nox " + shlex.join(chosen.nox))
+    with mounted(machine, emulated):
+        try:
+            command = "cd /work && exec /venv/bin/python -m nox " + shlex.join(chosen.nox)
+            return run(machine, command, emulated)
+        finally:
+            if emulated and (machine / "work" / _RESULTS).exists():
+                shutil.copytree(machine / "work" / _RESULTS, ROOT / _RESULTS, dirs_exist_ok=True)
 
 
-def made(version: str) -> Path:
+def made(version: str, architecture: str | None) -> Path:
     """Returns the folder of the machine, which is made if it is not there whole."""
-    machine = MACHINES / RELEASES[version]
+    emulated = EMULATED.get(architecture or "")
+    machine = MACHINES / "-".join(filter(None, (RELEASES[version], architecture)))
     done = machine / "venv" / "nox-installed"
-    if done.exists():
-        return machine
     if os.geteuid() != 0:
         raise Missing("debootstrap and chroot need root")
+    if emulated:
+        register(emulated)
+    if done.exists():
+        return machine
     if shutil.which("debootstrap") is None:
         if shutil.which("apt-get") is None:
             raise Missing("debootstrap is not installed, and there is no apt-get to install it")
@@ -81,6 +122,7 @@ def made(version: str) -> Path:
         shutil.rmtree(machine)
     machine.mkdir(parents=True)
     command = ["debootstrap", "--variant=minbase", f"--include={_DEBIAN.format(version)}"]
+    command += [f"--arch={architecture}"] if architecture else []
     command += [RELEASES[version], str(machine), MIRROR]
     if not (_SCRIPTS / RELEASES[version]).exists():  # a release newer than this debootstrap
         command.append(str(_SCRIPTS / "sid"))
@@ -91,16 +133,32 @@ def made(version: str) -> Path:
             target = machine / name.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, target)
-    with mounted(machine):
+    with mounted(machine, emulated):
         installs = "python3 -m venv /venv && /venv/bin/pip install --quiet nox"
-        if run(machine, f"{installs} && touch /venv/nox-installed"):
+        if run(machine, f"{installs} && touch /venv/nox-installed", emulated):
             raise Missing("pip could not install nox there")
-        result = run(
-            machine, f'/venv/bin/python -c "import sys; assert sys.version.startswith({version!r})"'
-        )
+        test = f'/venv/bin/python -c "import sys; assert sys.version.startswith({version!r})"'
+        result = run(machine, test, emulated)
     if result:
         raise Missing(f"Debian's {RELEASES[version]} has another Python: change RELEASES")
     return machine
+
+
+def register(emulated: Emulated) -> None:
+    """Registers qemu with the kernel, which then runs programs of the architecture, and those that
+    they start, by it."""
+    formats = Path("/proc/sys/fs/binfmt_misc")
+    if not (formats / "register").exists():
+        mount = ["mount", "-t", "binfmt_misc", "binfmt_misc", str(formats)]
+        if subprocess.run(mount).returncode:
+            raise Missing("this kernel has no binfmt_misc, by which qemu runs programs")
+    if (
+        shutil.which("update-binfmts") is None
+        or shutil.which(f"{emulated.interpreter}-static") is None
+    ):
+        raise Missing("apt-get install qemu-user-static binfmt-support")
+    if not (formats / emulated.interpreter).exists():
+        subprocess.run(["update-binfmts", "--enable", emulated.interpreter], check=True)
 
 
 def copy_tree(target: Path) -> None:
@@ -121,11 +179,14 @@ def copy_tree(target: Path) -> None:
         if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+    # the clone's index is empty: results would say that every file had been changed
+    subprocess.run(["git", "reset", "--quiet"], cwd=target, check=True)
 
 
 @contextlib.contextmanager
-def mounted(machine: Path) -> Iterator[None]:
-    """Mounts what processes need, and local folders that pip's settings name."""
+def mounted(machine: Path, emulated: Emulated | None) -> Iterator[None]:
+    """Mounts what processes need, local folders that pip's settings name, and the emulated
+    processor's description."""
     texts = [
         Path(name).read_text()
         for name in _SETTINGS
@@ -147,10 +208,26 @@ def mounted(machine: Path) -> Iterator[None]:
                 ["mount", "--rbind", "--make-rslave", str(source), str(target)], check=True
             )
             done.append(target)
+        if emulated:
+            show_processor(machine, emulated)
         yield
     finally:
         for target in reversed(done):
             subprocess.run(["umount", "--recursive", "--lazy", str(target)], check=False)
+
+
+def show_processor(machine: Path, emulated: Emulated) -> None:
+    """Puts the emulated processor's description where programs read it, in /proc and in /sys."""
+    count, system = os.cpu_count() or 1, machine / "sys/devices/system/cpu"
+    described = machine / "cpuinfo"
+    described.write_text("".join(map(emulated.cpuinfo.format, range(count))))
+    subprocess.run(["mount", "--bind", described, machine / "proc/cpuinfo"], check=True)
+    for number in range(count):
+        identification = system / f"cpu{number}" / "regs" / "identification"
+        identification.mkdir(parents=True, exist_ok=True)
+        (identification / "midr_el1").write_text(f"0x{emulated.midr:016x}\n")
+    for name in ("possible", "present", "online"):
+        (system / name).write_text(f"0-{count - 1}\n")
 
 
 def unmount(machine: Path) -> None:
@@ -164,10 +241,11 @@ def unmount(machine: Path) -> None:
         raise Missing(f"something is still mounted under {machine}")
 
 
-def run(machine: Path, command: str) -> int:
+def run(machine: Path, command: str, emulated: Emulated | None = None) -> int:
     """Returns the exit status of a shell's command in the machine."""
     kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
     kept |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    kept |= {"QEMU_CPU": emulated.model} if emulated else {}
     return subprocess.run(["chroot", str(machine), "/bin/sh", "-c", command], env=kept).returncode
 
 

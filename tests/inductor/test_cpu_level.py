@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from inductor_backend.native_library.entry import _CHECKS
 from tests.support import torch_server
 from tracer_core.errors import OptionError
 from tracer_core.storage import processor
@@ -59,6 +60,12 @@ with torch.no_grad():
     torch.testing.assert_close(got, net.norm(net.first(x)).relu().softmax(-1))
 """
 
+#: Two processors of Arm's, as Linux describes them: Graviton2 and Grace.
+GRAVITON, GRACE = (
+    f"processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"
+    for part in ("0xd0c", "0xd4f")
+)
+
 _HAVE = [item for item, needed in LEVELS.items() if needed <= features()]
 
 
@@ -90,6 +97,38 @@ def test_code_is_for_the_level(tmp_path, cpu):
     assert max(registers(tmp_path)) == widest
 
 
+def test_processors_of_arm_are_told_apart(monkeypatch):
+    """Code compiled for one may be wrong for the other, and Linux gives them no name."""
+    names = []
+    for text in (GRAVITON, GRACE):
+        monkeypatch.setattr(processor.Path, "read_text", lambda *_, text=text, **__: text)
+        names.append(processor.processor.__wrapped__())
+    assert names[0].endswith("0x41 0xd0c") and names[1].endswith("0x41 0xd4f")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("aarch64-linux-gnu-g++") and shutil.which("qemu-aarch64-static")),
+    reason="apt-get install g++-aarch64-linux-gnu qemu-user-static",
+)
+def test_a_native_library_finds_what_an_arm_processor_lacks(tmp_path):
+    checks = "".join(f"#ifdef {macro}\nif (!{has}) return 1;\n#endif\n" for macro, has in _CHECKS.items())
+    source, program = tmp_path / "fits.cpp", tmp_path / "fits"
+    source.write_text(f"#include <sys/auxv.h>\nint main() {{\n{checks}return 0;\n}}\n")
+    for made_for, runs_on, wanted in (
+        ("cortex-a57", "cortex-a57", 0),
+        ("neoverse-n1", "neoverse-n1", 0),
+        ("neoverse-n1", "cortex-a57", 1),
+        ("neoverse-v1", "neoverse-n1", 1),
+        ("neoverse-v1", "max", 0),
+        ("neoverse-n2", "max,sve=off", 1),
+    ):
+        compiler = ["aarch64-linux-gnu-g++", f"-mcpu={made_for}", "-static", source, "-o", program]
+        subprocess.run(compiler, check=True)
+        emulated = subprocess.run(["qemu-aarch64-static", "-cpu", runs_on, program])
+        assert emulated.returncode == wanted, (made_for, runs_on)
+
+
+@pytest.mark.skipif(not _HAVE, reason="levels are of x86-64")
 def test_a_package_is_for_the_level(tmp_path):
     cpu, path = _HAVE[-1], tmp_path / "net.tracer"
     for text, setting in ((PACKAGED, cpu), (LOADED, cpu)):

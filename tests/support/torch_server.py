@@ -52,7 +52,7 @@ class _Server:
 
     def run(self, request: Mapping[str, object], streams: Sequence[int], timeout: float) -> int:
         """Returns the exit status, negative for a signal."""
-        self.connection.settimeout(60)
+        self.connection.settimeout(300)  # the server may be starting, on an emulated processor
         socket.send_fds(self.connection, [pickle.dumps(request)], streams)
         pid = int(self.connection.recv(16))
         self.connection.settimeout(timeout)

@@ -26,6 +26,8 @@ LEVELS: dict[str, frozenset[str]] = {
     "x86-64-v4": frozenset(_V4.split()),
 }
 
+_ARM_NUMBERS = ("CPU implementer", "CPU part", "CPU variant")
+
 
 def level() -> str | None:
     """Returns the level in TRACER_CPU, None where it is not set. Raises OptionError for an unknown
@@ -48,9 +50,11 @@ def built_for() -> str:
 
 @cache
 def processor() -> str:
-    """Returns the processor's name."""
-    result = _lines("model name")
-    return result[0] if result else platform.processor() or platform.machine()
+    """Returns the processor's name, or the numbers that identify Arm's, to which Linux gives no name."""
+    if names := _lines("model name"):
+        return names[0]
+    numbers = [value for name in _ARM_NUMBERS for value in sorted(set(_lines(name)))]
+    return " ".join((platform.processor() or platform.machine(), *numbers))
 
 
 @cache

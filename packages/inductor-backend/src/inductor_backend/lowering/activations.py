@@ -5,6 +5,7 @@ each, as `pointwise` does (which has the activations that are one op).
 from __future__ import annotations
 
 import functools
+import platform
 from typing import Any
 
 import torch
@@ -86,22 +87,25 @@ def dropout_backward(dy: Value, mask: Value, scale: float) -> Value:
 
 
 @functools.cache
-def _has_avx512() -> bool:
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+def _vector_bytes(avx512: bool) -> int:
+    """Returns the size of ATen's vectors on this processor; without AVX it is 32 on x86, too."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    default = 16 if platform.machine() == "aarch64" else 32  # NEON's
+    return {"AVX512": 64 if avx512 else 32, "DEFAULT": default, "SVE128": 16}.get(capability, 32)
 
 
 def in_vectors(*operands: Any, avx512: bool = False) -> bool:
     """Returns whether kernels of ATen compute on these operands in vectors, on a CPU: where NaN is not
     less and not greater than a bound, vectors choose one branch and single elements the other. Fewer
     elements than two vectors hold are single. avx512: whether ATen has the kernel for AVX-512 too."""
-    vector = 64 if avx512 and _has_avx512() else 32
     first = operands[0]
     sizes = (*first.shape, *(step for operand in operands for step in operand.stride()))
     if not all(isinstance(size, int) for size in sizes):
         return True
     alike = all(operand.stride() == first.stride() for operand in operands)
     dense = Lowering.is_dense(tuple(first.shape), first.stride())
-    return bool(alike and dense and first.numel() * first.element_size() >= 2 * vector)
+    nbytes = first.numel() * first.element_size()
+    return bool(alike and dense and nbytes >= 2 * _vector_bytes(avx512))
 
 
 @lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)

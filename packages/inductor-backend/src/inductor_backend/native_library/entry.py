@@ -37,23 +37,26 @@ _PAGE = 2 << 20
 
 #: What a processor may have, by the compiler's macro for it: the name in __builtin_cpu_supports.
 _FEATURES = {
-    "__SSE4_2__": "sse4.2",
-    "__AVX__": "avx",
-    "__AVX2__": "avx2",
-    "__FMA__": "fma",
-    "__BMI__": "bmi",
-    "__BMI2__": "bmi2",
-    "__AVX512F__": "avx512f",
-    "__AVX512BW__": "avx512bw",
-    "__AVX512CD__": "avx512cd",
-    "__AVX512DQ__": "avx512dq",
-    "__AVX512VL__": "avx512vl",
-    "__AVX512IFMA__": "avx512ifma",
-    "__AVX512VBMI__": "avx512vbmi",
-    "__AVX512VBMI2__": "avx512vbmi2",
-    "__AVX512VNNI__": "avx512vnni",
-    "__AVX512BITALG__": "avx512bitalg",
-    "__AVX512VPOPCNTDQ__": "avx512vpopcntdq",
+    "__SSE4_2__": "sse4.2", "__AVX__": "avx", "__AVX2__": "avx2", "__FMA__": "fma",
+    "__BMI__": "bmi", "__BMI2__": "bmi2", "__AVX512F__": "avx512f", "__AVX512BW__": "avx512bw",
+    "__AVX512CD__": "avx512cd", "__AVX512DQ__": "avx512dq", "__AVX512VL__": "avx512vl",
+    "__AVX512IFMA__": "avx512ifma", "__AVX512VBMI__": "avx512vbmi",
+    "__AVX512VBMI2__": "avx512vbmi2", "__AVX512VNNI__": "avx512vnni",
+    "__AVX512BITALG__": "avx512bitalg", "__AVX512VPOPCNTDQ__": "avx512vpopcntdq",
+}  # fmt: skip
+#: The same of AArch64, by the end of the macro: the bit in Linux's auxiliary vector.
+_HWCAPS = {
+    "ATOMICS": "HWCAP_ATOMICS", "QRDMX": "HWCAP_ASIMDRDM", "DOTPROD": "HWCAP_ASIMDDP",
+    "FP16_VECTOR_ARITHMETIC": "HWCAP_ASIMDHP", "SVE": "HWCAP_SVE", "SVE2": "HWCAP2_SVE2",
+    "BF16": "HWCAP2_BF16", "MATMUL_INT8": "HWCAP2_I8MM",
+}  # fmt: skip
+#: The compiler's macro -> whether the processor has it, in C.
+_CHECKS = {
+    **{macro: f'__builtin_cpu_supports("{name}")' for macro, name in _FEATURES.items()},
+    **{
+        f"__ARM_FEATURE_{name}": f"(getauxval(AT_{bit.partition('_')[0]}) & {bit})"
+        for name, bit in _HWCAPS.items()
+    },
 }
 
 
@@ -181,7 +184,8 @@ class EntryPoint(StepCalls):
         copies = [self._copy(*copy) for copy in self.copies]
         out = CodeWriter()
         out.raw(PREAMBLE)
-        out.raw("#include <pthread.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n")
+        headers = ("pthread.h", "stdlib.h", "sys/auxv.h", "sys/mman.h")
+        out.raw("".join(f"#include <{header}>\n" for header in headers))
         out.raw(interface.header())
         out.line(f'extern "C" __attribute__((visibility("hidden"))) const char {SYMBOL}[];')
         runs = {step.run.name: None for step in self.steps if step.run is not None}
@@ -231,11 +235,8 @@ class EntryPoint(StepCalls):
         """Writes the checks of the processor, and of the caller's pointers and sizes."""
         with out.block("static bool fits()"):
             out.raw("#if defined(__x86_64__)\n    __builtin_cpu_init();\n#endif\n")
-            for macro, feature in _FEATURES.items():
-                out.raw(
-                    f"#ifdef {macro}\n"
-                    f'    if (!__builtin_cpu_supports("{feature}")) return false;\n#endif\n'
-                )
+            for macro, check in _CHECKS.items():
+                out.raw(f"#ifdef {macro}\n    if (!{check}) return false;\n#endif\n")
             out.line("return true;")
         name = interface.name
         with out.block(

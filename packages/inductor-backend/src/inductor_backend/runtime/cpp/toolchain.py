@@ -142,7 +142,7 @@ def processor() -> tuple[str, str]:
     features = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            wanted = ("flags", "Features", "model name", "cpu family", "model\t")
+            wanted = ("flags", "Features", "model name", "cpu family", "model\t", "CPU ")
             features += "".join(sorted({line for line in file if line.startswith(wanted)}))
     except OSError:  # not Linux
         features += platform.processor()  # runs `uname` on some systems, so not where PATH decides
