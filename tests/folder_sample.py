@@ -136,10 +136,10 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             count = options.count * (_MORE if name in NEAR_THE_PROCESSOR else 1)
-            words = [f"--sample-count={count}", f"--sample-limit={options.limit}"]
+            selection = [f"--sample-count={count}", f"--sample-limit={options.limit}"]
             # twice as many files, because all tests of a file may be marked
-            words += map(str, files(tests / name, 2 * options.count))
-            code = run((*PYTEST, f"--junitxml={report}", *words))
+            selection += map(str, files(tests / name, 2 * options.count))
+            code = run((*PYTEST, f"--junitxml={report}", *selection))
             if code in _REPORTED:
                 row = counted(report)
                 late = report.read_text().count(f'message="{_TOO_LATE}"')

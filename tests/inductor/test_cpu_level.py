@@ -111,7 +111,9 @@ def test_processors_of_arm_are_told_apart(monkeypatch):
     reason="apt-get install g++-aarch64-linux-gnu qemu-user-static",
 )
 def test_a_native_library_finds_what_an_arm_processor_lacks(tmp_path):
-    checks = "".join(f"#ifdef {macro}\nif (!{has}) return 1;\n#endif\n" for macro, has in _CHECKS.items())
+    checks = "".join(
+        f"#ifdef {macro}\nif (!{has}) return 1;\n#endif\n" for macro, has in _CHECKS.items()
+    )
     source, program = tmp_path / "fits.cpp", tmp_path / "fits"
     source.write_text(f"#include <sys/auxv.h>\nint main() {{\n{checks}return 0;\n}}\n")
     for made_for, runs_on, wanted in (

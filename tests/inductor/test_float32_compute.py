@@ -101,6 +101,24 @@ def test_as_accurate_as_eager(name, dtype, train):
         assert_as_accurate(ours, theirs, true, floor=2e-3)
 
 
+def test_operands_are_rounded_first():
+    """What is computed in 16 bits before a matmul is rounded to them, as where it is stored."""
+
+    def scaled(x, w, scale):
+        return (x * scale) @ (w.t() * scale)
+
+    torch.manual_seed(0)
+    x, w, scale = (
+        torch.randn(9, 64).bfloat16(),
+        torch.randn(33, 64).bfloat16(),
+        torch.tensor(0.7).bfloat16(),
+    )
+    fast = tracer_core.compile(scaled)
+    exact = (x * scale).double() @ (w.t() * scale).double()
+    for _ in range(3):
+        torch.testing.assert_close(fast(x, w, scale), exact.bfloat16(), rtol=2**-7, atol=1e-6)
+
+
 def test_frozen_weights_are_converted_once():
     torch.manual_seed(0)
     net, x = nn.Linear(64, 128).bfloat16().eval(), torch.randn(40, 64).bfloat16()

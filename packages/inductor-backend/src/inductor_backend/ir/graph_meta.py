@@ -15,6 +15,10 @@ aten = operators("aten")
 #: belongs to, and the node's position in it.
 INSTANCE = "inductor_instance"
 
+#: Key in the ``meta`` of a conversion of 16-bit floats: it takes their rounded values, also where
+#: they are computed in the same kernel.
+OF_STORED_VALUES = "inductor_of_stored_values"
+
 
 def instance_of(node: Any) -> tuple[int, int] | None:
     """Returns (instance of the four, position in it), or None for a node outside them."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.graph_meta import OF_STORED_VALUES
 from inductor_backend.ir.index_expr import At, product
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
@@ -380,6 +381,12 @@ def to_copy(ctx: Lowering, x: Ref, **kwargs: Any) -> Ref:
         raise unsupported("lower", f"conversion to device {device} is not built", ctx.node)
     if ctx.meta().dtype is torch.bool and x.is_whole and x.buffer.name in ctx.bits:
         return ctx.bits.pop(x.buffer.name)  # once: two conversions give two tensors
+    if ctx.node.meta.get(OF_STORED_VALUES):
+
+        def stored(at: Any) -> Value:
+            return make("round_to", ctx.element(x, at, ctx.meta().dtype), attr=x.dtype)
+
+        return ctx.pointwise(stored, label="to")
     return ctx.pointwise(_convert(ctx, x, ctx.meta().dtype), label="to")
 
 

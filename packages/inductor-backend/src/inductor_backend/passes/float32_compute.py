@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import OF_STORED_VALUES
 from inductor_backend.passes.attention import FLASH
 from inductor_backend.passes.frozen_rewrites import put
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
@@ -55,7 +56,9 @@ def _in_float32(editor: Editor, node: Node) -> Node:
         value = source.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.dtype not in _DTYPES:
             return source
-        return editor.call(node, aten._to_copy.default, source, dtype=torch.float32)
+        result = editor.call(node, aten._to_copy.default, source, dtype=torch.float32)
+        result.meta[OF_STORED_VALUES] = True
+        return result
 
     widened: dict[Node, Node] = {source: operand(source) for source in node.all_input_nodes}
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), widened.__getitem__)
