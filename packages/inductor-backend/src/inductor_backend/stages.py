@@ -42,7 +42,9 @@ def run_stages(c: Compilation, until: str | None = None, first: str | None = Non
         suffix = item.suffix or codegen_of(c.target).suffix
         with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{suffix}") as record:
             try:
-                item.run(c)
+                # the caller's autocast would give new nodes the fake results of other dtypes
+                with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+                    item.run(c)
                 if check and item.verify is not None:
                     item.verify(c)
             except (CompilerMissingError, RequirementError):

@@ -91,7 +91,8 @@ class Editor:
 
     def _value(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         first = node.all_input_nodes[0].meta["val"]
-        first = first[0] if isinstance(first, (tuple, list)) else first
+        if isinstance(first, (tuple, list)):  # of several results, some may be None
+            first = next(part for part in first if part is not None)
         values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
         if node.target is pack_weight:
             return first.new_empty(packed_weights.packed_size(geometry(args[1])))
