@@ -32,6 +32,7 @@ from tracer_core.torch_private.autograd import (
     is_out_of_memory,
     leaves_behind,
     let_go_of_saved_tensors,
+    nodes_behind,
     once_differentiable,
     raised_by_saved_tensors_hook,
     saved_tensors_unseen,

@@ -188,12 +188,18 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     return any(not isinstance(item, types.FrameType) and id(item) not in ours for item in holders)
 
 
-def leaves_behind(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the leaves that a backward of the tensor accumulates gradients into."""
-    pending, seen = [tensor.grad_fn], {}
+def nodes_behind(*starts: Any) -> list[Any]:
+    """Returns the autograd nodes that a backward from these nodes (or None) may run."""
+    pending, seen = list(starts), dict[Any, None]()
     while pending:
         node = pending.pop()
         if node is not None and node not in seen:
-            seen[node] = getattr(node, "variable", None)
+            seen[node] = None
             pending += [following for following, _ in node.next_functions]
-    return [leaf for leaf in seen.values() if leaf is not None]
+    return list(seen)
+
+
+def leaves_behind(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Returns the leaves that a backward of the tensor accumulates gradients into."""
+    nodes = nodes_behind(tensor.grad_fn)
+    return [node.variable for node in nodes if hasattr(node, "variable")]

@@ -271,15 +271,8 @@ def _hooked(tracer: Tracer, hooks: Sequence[Any], gradient: Any, create: bool) -
 
 def _walk(tracer: Tracer, outputs: Sequence[Any]) -> list[Any]:
     """Returns the nodes of the autograd graph behind some outputs."""
-    pending = [tracer.recorder.as_fake(output) for output in outputs]
-    nodes = [torch_private.gradient_node(fake) for fake in pending]
-    seen: dict[Any, None] = {}
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in seen:
-            seen[node] = None
-            nodes += [following for following, _ in node.next_functions]
-    return list(seen)
+    fakes = map(tracer.recorder.as_fake, outputs)
+    return torch_private.nodes_behind(*map(torch_private.gradient_node, fakes))
 
 
 def _pass(tracer: Tracer, outputs: Sequence[Any], keep: bool) -> None:

@@ -262,9 +262,8 @@ def greatest_and_where(elements: list[Element], unused: Value | None) -> list[Va
             better.append(make("ne", value, value))
         if seen is not None:
             better.append(make("bit_not", seen))
-        if (
-            element.there is not None or seen is not None
-        ):  # else GCC vectorizes choices in a row alone
+        # without tests several choices in a row stay, which alone GCC vectorizes
+        if element.there is not None or seen is not None:
             any_of = functools.reduce(lambda a, b: make("bit_or", a, b), better)
             better = [any_of if element.there is None else make("bit_and", any_of, element.there)]
         distance = cast(number(element.position - first), torch.int32)
