@@ -246,7 +246,9 @@ def run(machine: Path, command: str, emulated: Emulated | None = None) -> int:
     environment = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
     environment |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
     environment |= {"QEMU_CPU": emulated.model} if emulated else {}
-    return subprocess.run(["chroot", str(machine), "/bin/sh", "-c", command], env=environment).returncode
+    return subprocess.run(
+        ["chroot", str(machine), "/bin/sh", "-c", command], env=environment
+    ).returncode
 
 
 if __name__ == "__main__":

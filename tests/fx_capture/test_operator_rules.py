@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tracer_core
@@ -266,3 +267,18 @@ def test_a_result_of_another_dtype_keeps_its_strides_with_symbolic_sizes():
     for size in (8, 7, 5):
         inputs = torch.randn(size, 2, 2, 1).bfloat16().permute(3, 2, 1, 0), torch.tensor(2.0)
         compare(fast(*inputs), scaled(*inputs))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_one_hot_of_classes_in_strided_memory(backend):
+    """Its result is contiguous whatever the classes' strides, which its fake takes over."""
+
+    def best_expert(scores):
+        chosen = scores.topk(2).indices
+        first, both = F.one_hot(chosen[..., 0], 7), F.one_hot(chosen.transpose(0, 1), 7)
+        return first, both, both.stride(), both.view(-1), first.float().mean(0)
+
+    fast = tracer_core.compile(best_expert, backend=backend, fullgraph=True)
+    for rows in (4, 3, 6):
+        scores = torch.randn(rows, 5, 7)
+        compare(best_expert(scores), fast(scores))

@@ -19,56 +19,19 @@ from inductor_backend.passes.op_support import supports
 from inductor_backend.pipeline import start
 from inductor_backend.plugin import BACKEND
 from inductor_backend.stages import run_stages
+from tests.support.fake_graphs import FakeGraph
 from tests.support.training_steps import step, train_beside
-from tracer_core import torch_private
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.request import Lowered
-from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
+from tracer_core.plugin_api import Runner
 
 aten = torch.ops.aten
 
 
-class Graph:
-    """Builds a graph on fake tensors; nothing runs."""
-
-    def __init__(self):
-        self.graph, self.mode = torch.fx.Graph(), torch_private.fake_tensor_mode(None)
-
-    def input(self, name, *sizes, device="cpu"):
-        node = self.graph.placeholder(name)
-        with self.mode:
-            node.meta["val"] = torch.empty(sizes, device=device)
-        return node
-
-    def call(self, target, *args):
-        node = self.graph.call_function(target, args)
-        values = torch.fx.map_arg(args, lambda leaf: leaf.meta["val"])
-        with self.mode:
-            node.meta["val"] = target(*values)
-        return node
-
-    def done(self, outputs, mutations):
-        self.graph.output(tuple(outputs))
-        inputs = [
-            InputSpec(n.name, Role.USER_INPUT, n.name)
-            for n in self.graph.find_nodes(op="placeholder")
-        ]
-        values = [output.meta["val"] for output in outputs]
-        described = tuple(
-            OutputSpec(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values
-        )
-        spec = CompileSpec(
-            "inductor", "counted", tuple(inputs), described, (), mutations, Phase.INFERENCE, None,
-            "default",
-            torch.device("cuda:0"), "",
-        )  # fmt: skip
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph), spec
-
-
 def counted(feeds_the_device=False, returned=True):
     """x + 1 on the device, two counters on the host; the second is returned too."""
-    g = Graph()
+    g = FakeGraph()
     x, first, second = g.input("x", 3, device="cuda:0"), g.input("first"), g.input("second")
     more = g.call(aten._foreach_add.Scalar, [first, second], 1)
     items = [g.call(lambda values, k=k: values[k], more, k) for k in range(2)]
@@ -137,7 +100,7 @@ def test_what_the_device_reads_stays_with_it():
 
 def random_program(*places):
     """A kernel's result, and random numbers of the CPU, which the output or the device reads."""
-    b = Graph()
+    b = FakeGraph()
     x = b.input("x", 3, device="cuda:0")
     y = b.call(aten.add.Tensor, x, 1)
     outputs = [y]
@@ -172,13 +135,10 @@ def test_random_numbers_keep_their_order():
 
 
 def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
-    """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of integers, and cast
-    there.
-    """
-    g = Graph()
+    """``x + (m == row).float().to(x.device)``: the matrix lies on the CPU, and is cast there."""
+    g = FakeGraph()
     x = g.input("x", 3, 3, device="cuda:0")
-    places = g.call(aten.arange.default, 3)
-    ones = g.call(aten.eq.Tensor, g.call(aten.unsqueeze.default, places, 1), places)
+    ones = g.call(aten.eq.Tensor, g.input("m", 3, 3), g.input("row", 3))
     cast = g.call(lambda value: value.float(), ones)
     there = g.call(lambda value: value.to("cuda:0"), cast)
     for node, kwargs in (

@@ -23,6 +23,7 @@ from inductor_backend.passes.constant_folding import with_folded_constants
 from inductor_backend.passes.float32_compute import with_float32_compute
 from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.horizontal_matmul import merge_matmuls
+from inductor_backend.passes.host_constants import with_constants_on_device
 from inductor_backend.passes.lstm import pack_layers
 from inductor_backend.passes.native_operators import with_native_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
@@ -36,6 +37,7 @@ _rewrite = rewrites.rewrite_stage
 #: From an ATen graph to a runner. On CUDA "split" follows inlining, so that what a reduction reads
 #: is in its body.
 PIPELINE = (
+    _rewrite("host_constants", rewrites.rewritten(with_constants_on_device), "cuda"),
     _rewrite("cpu_scalars", rewrites.split_host_side, "cuda"),
     _rewrite("causal_mask", rewrites.rewritten(with_causal_masks), "cuda"),
     _rewrite("pad_matmul", rewrites.rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),

@@ -54,6 +54,7 @@ from tracer_core.torch_private.needed import OpOverloadPacket, pytree, set_grad_
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
 _NATIVE_ATTENTION = name("_native_multi_head_attention")
+_ONE_HOT = frozenset(names("_C._nn.one_hot ops.aten.one_hot.default"))
 #: Functions of C that tell a torch-function mode what is called.
 _DISPATCHED = (
     types.BuiltinFunctionType,
@@ -251,6 +252,9 @@ class Recorder(WrittenGraph):
         self._check(func, result, writes)
         if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
+        if func in _ONE_HOT:  # a fake is laid out as its argument, kernels' results are contiguous
+            with self.fakes.mode:
+                result = result.contiguous()
         writes.realize(func, fake_args, fake_kwargs)
         for fake in writes.unseen:
             self.fakes.note_write(fake)

@@ -408,13 +408,6 @@ def _permuted_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
     return "on CUDA devices its result is laid out otherwise" if permuted and on_cuda else None
 
 
-def _permuted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    permuted = isinstance(args[0], torch.Tensor) and not args[0].is_contiguous()
-    return (
-        "its result is contiguous, that of a fake is laid out as its argument" if permuted else None
-    )
-
-
 def _spaced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     real = kwargs.get("dtype") is not None and not kwargs["dtype"].is_complex
     ends = (*args[:2], *(kwargs[name] for name in ("start", "end") if name in kwargs))
@@ -480,7 +473,6 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("cumsum", "cumsum_", "cumprod", "cumprod_"), _running_total),
     "linspace": _spaced,
     **dict.fromkeys(("ldexp", "ldexp_"), _permuted_on_cuda),
-    "one_hot": _permuted,
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"),
         _seeds_on_cuda),
     "batch_norm": _normalization, "diagonal_scatter": _scatter_into(name("diagonal")),

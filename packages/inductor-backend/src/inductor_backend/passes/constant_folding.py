@@ -31,12 +31,12 @@ def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.
         return gm
     copied = copy_of(gm)
     results = _results(copied.graph)
-    values = _computed(copied, results)
+    values = computed(copied, results)
     if values is None:
         return gm
     for number, node in enumerate(results):
         value = values[node]
-        if type(value) is not torch.Tensor or not _alike(value, node.meta["val"]):
+        if type(value) is not torch.Tensor or not alike(value, node.meta["val"]):
             return gm  # computed under a user's mode: leave the graph as it is
         name = f"known_{number}"
         copied.register_buffer(name, value)
@@ -44,11 +44,11 @@ def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.
             constant = copied.graph.get_attr(name)
         constant.meta = dict(node.meta)
         node.replace_all_uses_with(constant)
-    _erase_unread(copied.graph)
+    erase_unread(copied.graph)
     return copied
 
 
-def _is_known(node: Node, known: dict[Node, bool]) -> bool:
+def is_known(node: Node, known: dict[Node, bool]) -> bool:
     """Checks that a node is the same tensor in every call."""
     value = node.meta.get("val")
     if node.op == "get_attr" or not isinstance(value, torch.Tensor):
@@ -72,7 +72,7 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
     dear: dict[Node, bool] = {}
     result, elements = [], 0
     for node in graph.nodes:
-        known[node] = _is_known(node, known)
+        known[node] = is_known(node, known)
         if not known[node] or node.op == "get_attr":
             dear[node] = False
             continue
@@ -101,7 +101,7 @@ def _is_read(node: Node, known: dict[Node, bool]) -> bool:
     )
 
 
-def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any] | None:
+def computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any] | None:
     """Evaluates these nodes; None where one of them raises, which the call is to do."""
     needed = made_of(results)
     values: dict[Node, Any] = {}
@@ -125,11 +125,12 @@ def _own(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _alike(value: torch.Tensor, fake: torch.Tensor) -> bool:
+def alike(value: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Checks that a value is laid out as the graph says."""
     return (value.shape, value.stride(), value.dtype) == (fake.shape, fake.stride(), fake.dtype)
 
 
-def _erase_unread(graph: torch.fx.Graph) -> None:
+def erase_unread(graph: torch.fx.Graph) -> None:
     """Erases nodes that only served what is a constant now."""
     for node in reversed(list(graph.nodes)):
         removable = node.op == "get_attr" or (

@@ -22,6 +22,7 @@ from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering.context import LOWERINGS, aten
 from inductor_backend.lowering.element_types import can_be_lowered
 from inductor_backend.passes.cpu_scalars import host_side
+from inductor_backend.passes.host_constants import host_constants
 
 
 def _one_class(node: torch.fx.Node) -> str | None:
@@ -61,11 +62,12 @@ LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
 
 _DEVICES = ("cpu", "cuda")
 _MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictionary()
+_CONSTANTS: WeakKeyDictionary[torch.fx.Graph, frozenset[torch.fx.Node]] = WeakKeyDictionary()
 
 
 def _elsewhere(node: torch.fx.Node) -> str | None:
     """Returns why a node cannot be part of a graph whose loops run on another device. Allowed are
-    copies between devices, the host side, and operands elsewhere that have no dimensions. (The core
+    copies between devices, the host side, host constants, and operands elsewhere that have no dimensions. (The core
     compiles one graph per GPU.)"""
     graph = node.graph
     if graph not in _MAIN_DEVICES:
@@ -73,7 +75,8 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
     main = _MAIN_DEVICES[graph]
     if main.type == "cpu" or node.target is getitem or copies_across(node):
         return None
-    if node in host_side(graph):
+    constants = _constants_on_device(graph)
+    if node in host_side(graph) or node in constants:
         return None
     value = node.meta.get("val")
     result = [
@@ -86,9 +89,21 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
         return f"a result on {result[0].device} in a graph of {main}"
     for source in node.all_input_nodes:
         tensor = source.meta.get("val")
-        if isinstance(tensor, torch.Tensor) and tensor.device != here and tensor.dim():
+        if not isinstance(tensor, torch.Tensor) or source in constants:
+            continue
+        if tensor.device != here and tensor.dim():
             return f"an operand on {tensor.device} in a graph of {main}"
     return None
+
+
+def _constants_on_device(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """Returns the graph's host constants; none where something else cuts the graph, since the cut may
+    come between them and their readers."""
+    if graph not in _CONSTANTS:
+        _CONSTANTS[graph] = host_constants(graph)
+        if any(supports(node) is not None for node in graph.nodes):
+            _CONSTANTS[graph] = frozenset()
+    return _CONSTANTS[graph]
 
 
 def supports(node: torch.fx.Node) -> str | None:
