@@ -30,12 +30,12 @@ def test_a_program_with_breaks_and_recompiles():
     report = tracer_core.report(programs.broken_program())
     row = row_of(report)
     assert row["name"] == "broken" and row["backend"] == "eager"
-    (found,) = row["breaks"]
-    assert found["kind"] == "requested" and found["remedy"] == "remove the call"
-    assert [line["text"].strip() for line in found["source"] if line["is_meant"]] == [
+    (only,) = row["breaks"]
+    assert only["kind"] == "requested" and only["remedy"] == "remove the call"
+    assert [line["text"].strip() for line in only["source"] if line["is_meant"]] == [
         "tracer_core.graph_break()"
     ]
-    assert [call["code"] for call in found["chain"]] == [
+    assert [call["code"] for call in only["chain"]] == [
         "return helper(x * scale).cos()",
         "tracer_core.graph_break()",
     ]
@@ -217,6 +217,14 @@ def test_a_whole_process(tmp_path):
     assert done.returncode == 0 and done.stdout == "[1.0, 1.0]\n", done.stderr
     (path,) = tmp_path.glob("report-*.json")
     assert [row["name"] for row in json.loads(path.read_text())["functions"]] == ["double", "ReLU"]
+
+
+def test_a_process_that_compiles_nothing_writes_none(tmp_path):
+    """Its file would take the place of that of the process that started it."""
+    path = tmp_path / "report.html"
+    env = {**os.environ, "TRACER_REPORT": str(path)}
+    done = torch_server.run(["-c", "import tracer_core"], env=env, timeout=120)
+    assert done.returncode == 0 and done.stderr == "" and not path.exists()
 
 
 def test_wrong_files_of_a_whole_process(tmp_path):

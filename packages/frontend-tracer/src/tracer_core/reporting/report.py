@@ -11,6 +11,7 @@ import functools
 import html
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from tracer_core.debug.logs import logger
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.markers import compiled
-from tracer_core.options import REPORT_SUFFIXES, env
+from tracer_core.options import REPORT_SUFFIXES
+from tracer_core.variable_table import VARIABLES
 
 if TYPE_CHECKING:
     from tracer_core.execution.compiled_function import CompiledFunction
@@ -158,8 +160,7 @@ def _bytes(value: float) -> str:
 
 
 def _flames(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a flame chart for each graph: bars with x and width in percent, and rows from the
-    top."""
+    """Returns a flame chart for each graph: its bars with x and width in percent."""
     by_graph: dict[str, list[Mapping[str, Any]]] = {}
     for item in stages:
         by_graph.setdefault(item["graph"], []).append(item)
@@ -194,14 +195,19 @@ def _events(data: Mapping[str, Any]) -> Any:
 
 
 def _at_exit() -> None:
-    path = env().report
-    if path is None:
-        return
-    from tracer_core.execution.compiled_function import reported  # heavy: the tracer
+    """Writes the report of TRACER_REPORT.
 
-    with_records = [each for each in reported() if each.records or each.loaded or each.abandoned]
+    A process that called no compiled function writes none: the file may be that of its parent.
+    """
+    runtime = sys.modules.get("tracer_core.execution.compiled_function")
+    functions = [] if runtime is None else runtime.reported()
+    called = [each for each in functions if each.records or each.loaded or each.abandoned]
+    if not called:
+        return
     try:
-        write(_report(with_records), path.replace("{pid}", str(os.getpid())))
+        path = VARIABLES["TRACER_REPORT"].read()
+        if path is not None:
+            write(_report(called), path.replace("{pid}", str(os.getpid())))
     except TracerError as error:
         logger().error("TRACER_REPORT: %s", error)
 
