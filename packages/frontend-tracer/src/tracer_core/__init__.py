@@ -37,6 +37,7 @@ from tracer_core.markers import (
     mark_static,
 )
 from tracer_core.registry.discovery import BackendRow, register
+from tracer_core.reporting.report import report
 from tracer_core.saving import load, load_package, package, package_library, save
 from tracer_core.switch import disabled
 
@@ -47,7 +48,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     # compiling, and what became of it
-    "compile", "compile_many", "warmup", "explain", "last_compile", "progress", "reset",
+    "compile", "compile_many", "warmup", "explain", "last_compile", "report", "progress", "reset",
     "original", "disabled",
     # marks
     "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",

@@ -628,6 +628,16 @@ MAX_DOCTOR_SECONDS = LIMITS.add(
     seen="the report",
 )
 
+# Reports
+
+MAX_HISTORY = LIMITS.add(
+    "MAX_HISTORY",
+    4096,
+    unit="stages, and recompiles, of a compiled function in `tracer_core.report`",
+    beyond="The oldest are left out.",
+    seen="the report",
+)
+
 # Packages
 
 MAX_SIZES_OF_ONE = LIMITS.add(

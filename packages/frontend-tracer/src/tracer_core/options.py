@@ -59,6 +59,16 @@ def _debug_folder(text: str) -> str | None:
     return "tracer_debug" if result is True else result or None
 
 
+#: What the name of a report's file may end in, the longest first.
+REPORT_SUFFIXES = (".trace.json", ".json", ".html")
+
+
+def _report_file(text: str) -> str | None:
+    if text and not text.lower().endswith(REPORT_SUFFIXES):
+        raise ValueError(text)
+    return text or None
+
+
 def _folder(text: str) -> str:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return text or os.path.join(home, "tracer")
@@ -82,6 +92,8 @@ class Environment:
     logs: frozenset[str] = _read("LOGS", _names, "names, with commas", "Logs the lines of these categories.")
     #: The folder of stages, or None.
     debug: str | None = _read("DEBUG", _debug_folder, "1, 0 or a folder", "Each stage is a file; 1: in `./tracer_debug`.", "0")
+    #: The file of the report of this process, or None.
+    report: str | None = _read("REPORT", _report_file, "a file: .html, .json or .trace.json", "A report at exit.")
     #: No function runs in eager mode because that is faster.
     always_compiled: bool = _read("ALWAYS_COMPILED", flag, FLAG, "No function runs in eager mode because it is faster.", "0")
     #: The persistent cache stores entries for later processes and loads them.

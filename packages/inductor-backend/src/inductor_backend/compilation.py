@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -107,6 +107,8 @@ class Stage:
     dump: Callable[[Compilation], str] | None = None
     #: Returns one line of `dump`, for short dumps.
     brief: Callable[[Compilation], str] | None = None
+    #: Returns what `tracer_core.report` shows of the result.
+    data: Callable[[Compilation], Mapping[str, Any]] | None = None
     #: Suffix of the file in the debug folder; "" for that of the device's kernels.
     suffix: str = "txt"
     #: Whether it is only for graphs whose parameters are constants.

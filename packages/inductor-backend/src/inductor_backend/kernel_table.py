@@ -5,10 +5,11 @@ it must move. Logged under the category "kernels"; ``python -m benchmarks kernel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.nodes import ExternNode
 
 if TYPE_CHECKING:
     from inductor_backend.compilation import Compilation
@@ -32,6 +33,8 @@ class KernelRow:
     #: Bytes of the buffers that it touches, each counted once, at most an element for each point of
     #: the loops and place that a point loads or stores.
     nbytes: int
+    #: Its code.
+    code: str = ""
 
     def __str__(self) -> str:
         blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
@@ -72,9 +75,33 @@ def kernel_table(c: Compilation) -> KernelTable:
                 f"[{loops}]",
                 blocks,
                 _nbytes(c, group.loops, kernel.pointers),
+                c.module.text_of(kernel.text, name, ()),
             )
         )
     return KernelTable(rows)
+
+
+def report_data(c: Compilation) -> dict[str, Any]:
+    """Returns what a report shows of a compilation whose module is written: its kernels, the calls
+    of operators with the reason for each choice, and the memory plan."""
+    operators = [
+        {
+            "operator": str(node.target),
+            "frames": [node.origin.user_frame] if node.origin.user_frame else [],
+            "kernel": c.choices[node.name].kind.text,
+            "reason": c.choices[node.name].reason,
+            "is_aten": not c.choices[node.name].kind.is_native,
+        }
+        for node in c.program.nodes
+        if isinstance(node, ExternNode)
+    ]
+    buffers = [{"buffer": name, "offset": str(at)} for name, at in c.memory.offsets.items()]
+    over = [{"buffer": name, "over": other} for name, other in c.memory.over.items()]
+    return {
+        "kernels": [asdict(row) for row in kernel_table(c).rows],
+        "operators": operators,
+        "memory": {"arena": str(c.memory.size), "buffers": [*buffers, *over]},
+    }
 
 
 def _nbytes(c: Compilation, loops: Sequence[LoopNode], pointers: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from inductor_backend import rewrite_stages as rewrites
 from inductor_backend.autotune import matmul
 from inductor_backend.compilation import Compilation, Stage
 from inductor_backend.debug import printer, verify
+from inductor_backend.kernel_table import report_data
 from inductor_backend.passes.attention import with_native_attention
 from inductor_backend.passes.causal_mask import with_causal_masks
 from inductor_backend.passes.constant_folding import with_folded_constants
@@ -75,7 +76,7 @@ PIPELINE = (
     Stage("replicate", kernels.replicate_repeats, "any", kernels.verify_replication, lambda c: c.replication),
     Stage("memory", kernels.place_memory, "any", kernels.verify_memory, lambda c: printer.memory(c.memory)),
     Stage("group_runs", kernels.group_runs, "any", None, lambda c: "\n".join(c.sources), suffix=""),
-    Stage("module", kernels.write_module, "any", None, lambda c: c.text, lambda c: c.summary, "py"),
+    Stage("module", kernels.write_module, "any", None, lambda c: c.text, lambda c: c.summary, report_data, "py"),
     Stage("build", kernels.load),
 )  # fmt: skip
 

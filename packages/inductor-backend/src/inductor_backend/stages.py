@@ -61,5 +61,7 @@ def run_stages(c: Compilation, until: str | None = None, first: str | None = Non
                 record.text = item.dump(c)
             elif item.brief is not None:
                 record.text = item.brief(c)
+            if item.data is not None:
+                record.data = item.data(c)
         c.seconds[item.name] = time.perf_counter() - before
     return c

@@ -14,15 +14,17 @@ import functools
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.limits import MAX_HISTORY
 from tracer_core.options import env
 
 
@@ -42,15 +44,20 @@ class StageRecord:
     depth: int = 0
     #: The file with the text, or None.
     file: str | None = None
+    #: When it began, of `time.perf_counter`.
+    begin: float = 0.0
+    #: What `tracer_core.report` shows of it: JSON's types, by section. None: nothing.
+    data: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
 class OpenStage:
-    """A running stage. Mutable: the code inside the ``with`` block sets `text`."""
+    """A running stage. Mutable: the code inside the ``with`` block sets `text`, and `data`."""
 
     name: str
     graph: str
     text: str = ""
+    data: Mapping[str, Any] | None = None
 
 
 #: Called with every record, in this order.
@@ -63,6 +70,8 @@ _checks: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar(
 )
 _owner: ContextVar[weakref.ref[Any] | None] = ContextVar("tracer_stage_owner", default=None)
 _last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKeyDictionary()
+#: The records of all compilations of an owner.
+_history: weakref.WeakKeyDictionary[Any, deque[StageRecord]] = weakref.WeakKeyDictionary()
 
 
 def observe(function: Callable[[StageRecord], None]) -> Callable[[], None]:
@@ -118,12 +127,14 @@ def stage(name: str, *, graph: str = "", suffix: str = ".txt") -> Iterator[OpenS
     finally:
         seconds = time.perf_counter() - start
         _depth.reset(depth)
-        _finish(open_stage, seconds, suffix)
+        _finish(open_stage, start, seconds, suffix)
 
 
-def _finish(done: OpenStage, seconds: float, suffix: str) -> None:
+def _finish(done: OpenStage, start: float, seconds: float, suffix: str) -> None:
     file = _write(done, suffix) if done.text else None
-    record = StageRecord(done.name, seconds, done.text, done.graph, _depth.get(), file)
+    record = StageRecord(
+        done.name, seconds, done.text, done.graph, _depth.get(), file, start, done.data
+    )
     records = _current.get()
     if records is not None:
         records.append(record)
@@ -149,6 +160,7 @@ def recording(owner: Any) -> Iterator[list[StageRecord]]:
         _current.reset(token)
         _owner.reset(owner_token)
         _last[owner] = tuple(records)
+        _add_to_history(owner, records)
         if outer is not None:
             outer.extend(records)
 
@@ -178,6 +190,7 @@ def continued() -> Callable[[], AbstractContextManager[None]]:
             owner = None if reference is None else reference()
             if owner is not None:
                 _last[owner] = _last.get(owner, ()) + tuple(records)
+                _add_to_history(owner, records)
 
     return adding
 
@@ -215,6 +228,22 @@ def _shown(record: StageRecord) -> str:
 def records_of(owner: Any) -> StageRecords:
     """Returns the records of the owner's last compilation; empty if it was never compiled."""
     return StageRecords(_last.get(owner, ()))
+
+
+def _add_to_history(owner: Any, records: Iterable[StageRecord]) -> None:
+    """Notes records without their texts, which may be long, but for those of a line."""
+    kept = (record if "\n" not in record.text else replace(record, text="") for record in records)
+    _history.setdefault(owner, deque(maxlen=MAX_HISTORY)).extend(kept)
+
+
+def history_of(owner: Any) -> tuple[StageRecord, ...]:
+    """Returns the last records of all compilations of the owner, without long texts."""
+    return tuple(_history.get(owner, ()))
+
+
+def forget_history(owner: Any) -> None:
+    """Drops what `history_of` returns."""
+    _history.pop(owner, None)
 
 
 class DebugFolder:

@@ -34,7 +34,7 @@ from tracer_core.execution.tiers.profitability import StoredVerdict, Verdict
 from tracer_core.execution.tiers.recompile_limit import RecompileLimit
 from tracer_core.fx_capture import wrong_fakes
 from tracer_core.guards.own_reference import OwnReference
-from tracer_core.options import CompileConfig
+from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.registry.discovery import mark_used
 from tracer_core.switch import SWITCHED_OFF, disabled_by_environment, reason_for_eager
@@ -42,6 +42,8 @@ from tracer_core.switch import SWITCHED_OFF, disabled_by_environment, reason_for
 use_own_builtins(globals())
 
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+#: What TRACER_REPORT reports on: functions that the program has dropped, too.
+_reported: list[CompiledFunction] = []
 
 
 def _drop_pending() -> None:
@@ -56,6 +58,11 @@ os.register_at_fork(after_in_child=_drop_pending)
 def compilations() -> list[Compilation]:
     """Returns what is compiled in the background, of all compiled functions."""
     return [each for function in list(_instances) for each in function.compilations]
+
+
+def reported() -> list[CompiledFunction]:
+    """Returns the compiled functions of this process since TRACER_REPORT was set."""
+    return list(_reported)
 
 
 def reset() -> None:
@@ -83,7 +90,11 @@ class CompiledFunction:
         )  # fmt: skip
         self._positional, self._named = regions.positional, regions.named
         self._is_announced = False
+        #: The class of the module that was called first; "" for a function.
+        self.module_class = ""
         _instances.add(self)
+        if env().report is not None:
+            _reported.append(self)
         # A comparison holds the runtime that holds it: what was captured would outlive the function.
         weakref.finalize(self, regions.clear).atexit = False
 
@@ -124,11 +135,13 @@ class CompiledFunction:
         if self._is_announced:
             return activation.begin(epoch)
         self._is_announced = True
+        first = next(iter((*args, *kwargs.values())), None)
+        if isinstance(first, torch.nn.Module) and self.function.__name__ == "_call_impl":
+            self.module_class = type(first).__name__
         try:
             return activation.begin(epoch)
         finally:
             if self.records:
-                first = next(iter((*args, *kwargs.values())), None)
                 owner = type(first).__name__ if isinstance(first, torch.nn.Module) else None
                 events.first_call(summary=self.summary(owner), broken=bool(self.breaks))
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer_core.background.compilation import Compilation
-from tracer_core.debug import crossed_limits
+from tracer_core.debug import crossed_limits, recompiles
 from tracer_core.debug.logs import logger
+from tracer_core.debug.stages import forget_history
 from tracer_core.errors import TracerError
 from tracer_core.execution.call import StartKey, name_of
 from tracer_core.execution.capture.result import Answers
@@ -71,7 +72,8 @@ class Runtime:
         self.regions.clear()
         self.tiering.forget()
         self.limit.forget()
-        crossed_limits.forget(self.owner())
+        for noted in (crossed_limits.forget, recompiles.forget, forget_history):
+            noted(self.owner())
         self.skipped, self.eager_codes, self.answers = None, {}, Answers()
 
     def compare_again(self) -> None:

@@ -117,14 +117,17 @@ class Failure:
 
     def texts(self) -> tuple[str, ...]:
         """The guards as expressions, those of one object together, the cheapest first."""
+        return tuple(text for texts in self.by_object().values() for text in texts)
+
+    def by_object(self) -> dict[str, list[str]]:
+        """Returns `texts` by the name of the object that each reads."""
         groups: dict[str, list[Guard]] = {}
         for guard in self._guards:
             groups.setdefault(_owner(guard.source), []).append(guard)
-        return tuple(
-            str(guard)
-            for group in groups.values()
-            for guard in sorted(group, key=lambda g: _COST[g.kind])
-        )
+        return {
+            owner: [str(guard) for guard in sorted(group, key=lambda g: _COST[g.kind])]
+            for owner, group in groups.items()
+        }
 
     def conditions(self) -> tuple[str, ...]:
         """Returns `texts` and the conditions on torch's settings, without addresses and numbers of

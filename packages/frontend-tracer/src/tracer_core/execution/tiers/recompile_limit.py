@@ -17,6 +17,7 @@ from typing import Any
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.logs import logger
+from tracer_core.debug.recompiles import note_recompile
 from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
 from tracer_core.execution.call import StartKey, name_of
 from tracer_core.execution.entry.entries import Entries
@@ -72,6 +73,7 @@ class RecompileLimit:
         if count < self.config.recompile_limit and total < MAX_CACHE_ENTRIES:
             failed = self._entries.failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
+            note_recompile(self._owner(), total, reason, failed)
             events.recompile(function=name_of(self._function), reason=reason, count=total)
             return True
         if self.config.fullgraph:
