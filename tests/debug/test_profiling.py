@@ -17,7 +17,8 @@ def test_the_profile_names_calls_and_graphs_with_the_users_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TRACER_ALWAYS_COMPILED", raising=False)
-    fast = tracer_core.compile(gated, backend="aten_eager")
+    monkeypatch.setenv("TRACER_STRICT", "0")  # with it every call stays compiled
+    fast = tracer_core.compile(gated, backend="inductor")
     x = torch.randn(8)
     fast(x, x)
     with profile() as recorded:
@@ -31,4 +32,4 @@ def test_the_profile_names_calls_and_graphs_with_the_users_lines(
         if name.startswith("graph_") and name.endswith(f"(test_profiling.py:{first + 1})")
     )  # fmt: skip
     # sixty calls are enough for a comparison with eager mode, whose calls would lack the graph
-    assert (rows[call], rows[graph], rows["aten::cos"]) == (60, 60, 60)
+    assert (rows[call], rows[graph], rows.get("aten::cos")) == (60, 60, None)
