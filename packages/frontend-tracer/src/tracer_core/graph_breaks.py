@@ -39,7 +39,9 @@ BREAKS: dict[str, BreakDoc] = {
     "unknown_native": BreakDoc(
         "a function written in C has no row in the native effects table, so what it reads or"
         " changes is unknown",
-        "move the call out of the compiled function, or tracer_core.allow_in_graph(function)",
+        "make it an operator of torch with torch.library.custom_op and register_fake, or move the call"
+        " out of the compiled function; a function that takes and returns tensors alone may be"
+        " marked with tracer_core.allow_in_graph",
     ),
     "native_python": BreakDoc(
         "a Python function of a library that is not traced into",

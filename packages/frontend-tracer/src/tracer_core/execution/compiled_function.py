@@ -17,6 +17,7 @@ from tracer_core.background.compilation import Compilation
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import MISS
 from tracer_core.debug import logs
+from tracer_core.debug.profiling import label, profiled
 from tracer_core.execution.activation import Activation, ways_of
 from tracer_core.execution.call import Call, StartKey, name_of
 from tracer_core.execution.capture import capturer
@@ -38,6 +39,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.registry.discovery import mark_used
 from tracer_core.switch import SWITCHED_OFF, disabled_by_environment, reason_for_eager
+from tracer_core.torch_private.needed import PROFILING, profiler_state
 
 use_own_builtins(globals())
 
@@ -121,12 +123,21 @@ class CompiledFunction:
         epoch = -1  # `Activation.begin` looks for the region, whose entries may have been loaded
         if region is not None:
             epoch = STATE.epoch
-            result = region.run(state)
+            run = region.run
+            if profiler_state[PROFILING]:
+                run = profiled(run, self._row())
+            result = run(state)
             if result is not MISS:
                 if type(result) is Continuation:
                     return Activation(self.runtime, Call(args, kwargs)).go_on(result)
                 return result
         return self._miss(args, kwargs, epoch)
+
+    def _row(self) -> str:
+        """Returns the name of a call in a profile."""
+        code = getattr(self.function, "__code__", None)
+        frames = [] if code is None else [f"{code.co_filename}:{code.co_firstlineno}"]
+        return label(f"tracer_core: {name_of(self.function)}", frames)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any], epoch: int) -> Any:
         """Runs a call that no cache entry fits; the first one also logs in one line what was

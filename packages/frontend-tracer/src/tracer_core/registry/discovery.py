@@ -410,14 +410,21 @@ def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
     return (entry.dist.name, entry.dist.version) if entry.dist else (None, None)
 
 
+def _install(name: str) -> str:
+    """Returns the command that installs a backend: those of this project are on no index."""
+    provider = KNOWN_PROVIDERS[name]
+    folder = f"packages/{provider} in a checkout of tracer-core"
+    return f"python -m pip install {folder if provider.endswith('-backend') else provider}"
+
+
 def _hint(name: str) -> str:
     counterpart = RENAMED.get(name) or name.removeprefix(torch_style.PREFIX)
     installed = counterpart in registry().candidates
     if counterpart != name and (installed or counterpart in KNOWN_PROVIDERS):
-        how = "" if installed else f" (python -m pip install {KNOWN_PROVIDERS[counterpart]})"
+        how = "" if installed else f" ({_install(counterpart)})"
         return f"Its counterpart here is backend={counterpart!r}{how}."
     if name in KNOWN_PROVIDERS:
-        return f"Install it: python -m pip install {KNOWN_PROVIDERS[name]}"
+        return f"Install it: {_install(name)}"
     close = difflib.get_close_matches(name, [*registry().candidates, *KNOWN_PROVIDERS], n=1)
     if close:
         return f"Did you mean {close[0]!r}?"

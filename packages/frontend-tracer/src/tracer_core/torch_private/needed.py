@@ -47,3 +47,9 @@ is_autocast_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
 #: The namespace of torch.autograd.forward_ad, whose `AD_LEVEL` is negative outside of dual levels.
 forward_ad: dict[str, Any] = vars(torch.autograd.forward_ad)
 AD_LEVEL = "_current_level"
+
+#: The namespace of torch.autograd.profiler, whose `PROFILING` says whether a profiler records.
+profiler_state: dict[str, Any] = vars(torch.autograd.profiler)
+PROFILING = "_is_profiler_enabled"
+#: A row of a profile, unseen by dispatch modes: called with a name, values and keyword values.
+ProfilerRow: Any = torch._C._profiler._RecordFunctionFast

@@ -9,6 +9,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
+from tracer_core.debug.profiling import label
 from tracer_core.execution.entry.codegen import CacheEntry
 from tracer_core.execution.entry.results_and_side_effects import StateAtExit
 from tracer_core.execution.entry.snapshot import InputSnapshot
@@ -16,6 +17,7 @@ from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.ops.calls import uses_rng
+from tracer_core.torch_private.needed import PROFILING
 from tracer_core.trace.tracer import Tracer
 
 
@@ -71,8 +73,13 @@ class GraphCall:
         ]
 
     def _graph_call(self, inputs: str) -> str:
+        """Returns the call of the graph, a row of the profile where a profiler is active."""
+        frames = (node.meta.get("user_frame", "") for node in self.tracer.recorder.graph.nodes
+                  if node.op in ("call_function", "call_method"))  # fmt: skip
+        row = label(self.graph.name, frames)
+        graph = f"(profiled(graph, {row!r}) if profiler_state[{PROFILING!r}] else graph)"
         restores = self.tracer.recorder.state_nodes
-        return f"run_restoring(graph, {inputs})" if restores else f"graph({inputs})"
+        return f"run_restoring({graph}, {inputs})" if restores else f"{graph}({inputs})"
 
     def _snapshots(self, mutated: list[GraphInput]) -> Callable[[CompiledGraph], InputSnapshot]:
         """Returns what makes the snapshot of mutated inputs for a compiled graph: it copies those

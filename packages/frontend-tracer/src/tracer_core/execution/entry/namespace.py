@@ -19,6 +19,7 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
+from tracer_core.debug.profiling import profiled
 from tracer_core.errors import TracerError
 from tracer_core.execution.entry.resume_function import GRAPH_RAISED, HOOK_RAISED, Continuation
 from tracer_core.fx_capture.data_errors import AssertionFailed
@@ -143,6 +144,7 @@ def runtime_namespace(text: str) -> dict[str, Any]:
         "memories": memories, "hold_apart": hold_apart,
         "are_distinct": are_distinct, "are_equal": are_equal, "counters_are_equal": counters_are_equal,
         "drop_gradients": drop_gradients,
+        "profiler_state": needed.profiler_state, "profiled": profiled,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled,
         "default_dtype": torch.get_default_dtype,

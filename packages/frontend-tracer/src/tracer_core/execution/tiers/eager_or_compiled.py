@@ -32,6 +32,7 @@ from tracer_core.background.compilation import Compilation
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import MISS
 from tracer_core.debug.logs import logger
+from tracer_core.debug.profiling import is_profiling
 from tracer_core.execution.call import StartKey, name_of
 from tracer_core.execution.entry.entries import Entries
 from tracer_core.execution.entry.regions import Region, Regions
@@ -312,6 +313,9 @@ class TimedRegion:
 
     def run(self, state: Any) -> Any:
         """Returns the result of the call, or MISS."""
+        if is_profiling():  # a profile shows the compiled program, and slows calls down
+            self._last = None
+            return self._region.run(state)
         tally = self._tally
         if self._host.n_changes != self._captures:
             self._captures = self._host.n_changes
@@ -506,6 +510,8 @@ class EagerRegion:
         if self._again is not None:
             if clock() > self._again:
                 self._compare()
+            return self._eager(state)
+        if is_profiling():
             return self._eager(state)
         start = self._clock()
         result = self._eager(state)
