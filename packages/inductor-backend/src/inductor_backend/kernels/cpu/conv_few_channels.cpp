@@ -11,6 +11,13 @@
 static thread_local Scratch bordered;
 
 namespace {
+// The same pointer. What it points at is loaded again: GCC keeps the pixels that the next tap reads, too, in registers that the
+// sums need (measured with AVX2: 41 GFLOP/s, then 86 on one core).
+INLINE const float* forgotten(const float* p) {
+    asm("" : "+r"(p));
+    return p;
+}
+
 struct First {
     const float *x, *w;
     float* out;
@@ -45,8 +52,10 @@ struct First {
         for (int64_t ky = 0; ky < g.KH; ky++) {
             const float* from = lines + ky * g.dh * g.C * apart;
             for (int64_t c = 0; c < g.C; c++, from += apart)
-                for (int64_t kx = 0; kx < g.KW; kx++, panel += wide)
-                    add_products(acc, [&](int i) { return same(from[i * STRIDE + kx]); }, [&](int j) { return load(panel + j * LANES); });
+                for (int64_t kx = 0; kx < g.KW; kx++, panel += wide) {
+                    const float* pixels = forgotten(from + kx);
+                    add_products(acc, [&](int i) { return same(pixels[i * STRIDE]); }, [&](int j) { return load(panel + j * LANES); });
+                }
         }
         if (finish) return finish_block<R, C>(acc, *finish, count);
         UNROLL for (int i = 0; i < R; i++)
@@ -61,8 +70,10 @@ struct First {
         for (int64_t ky = 0; ky < g.KH; ky++) {
             const float* from = lines + ky * g.dh * g.C * apart;
             for (int64_t c = 0; c < g.C; c++, from += apart)
-                for (int64_t kx = 0; kx < g.KW; kx++, panel += LANES)
-                    add_products(halves, [&](int i) { return same_half(from[i * STRIDE + kx]); }, [&](int j) { return half(panel + 8 * j); });
+                for (int64_t kx = 0; kx < g.KW; kx++, panel += LANES) {
+                    const float* pixels = forgotten(from + kx);
+                    add_products(halves, [&](int i) { return same_half(pixels[i * STRIDE]); }, [&](int j) { return half(panel + 8 * j); });
+                }
         }
         V acc[R][1];
         UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(halves[i][0], halves[i][1]);
