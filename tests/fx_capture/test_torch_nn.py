@@ -18,9 +18,12 @@ from torch.nn.utils.rnn import (
     pad_sequence,
 )
 
+import tracer_core
 from tests.support.eager_reference import Kw, compare_with_eager, same
 from tests.support.gradients import same_gradients
 from tests.support.seeded_modules import seeded
+from tracer_core import torch_private
+from tracer_core.testing import compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 S, T = torch.randn(5, 3, 4), torch.randn(5, 3, 4)
@@ -404,3 +407,41 @@ def test_functional_call_of_stateless():
 
 def test_skip_init():
     same(lambda x: skip_init(nn.Linear, 4, 4).weight.shape, (X,), (Y,), kinds=None)
+
+
+def test_results_of_recurrent_layers_in_cudnn_are_laid_out_as_its_kernels_do():
+    """Batches first: the kernels write steps first, and turn what they wrote."""
+    mode = torch_private.fake_tensor_mode(None)
+    with mode:
+        x, state = torch.empty(3, 5, 8, device="cuda"), torch.empty(1, 3, 16, device="cuda")
+        weights = [torch.empty(64, n, device="cuda") for n in (8, 16)]
+    options = (0.0, False, False, [], None)
+    args = (x, weights, 2, None, state, state, 2, 16, 0, 1)
+    operator = torch.ops.aten._cudnn_rnn.default
+    result = torch_private.fake_result(mode, operator, (*args, True, *options), {})
+    assert result[0].shape == (3, 5, 16) and result[0].stride() == (16, 48, 1)
+    assert torch_private.fake_result(mode, operator, (*args, False, *options), {}) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_on_a_gpu_with_batches_first(kind):
+    torch.manual_seed(0)
+    layer, head = kind(8, 16, 2, batch_first=True).cuda(), torch.nn.Linear(16, 4).cuda()
+
+    def model(x):
+        hidden, state = layer(x)
+        return head(hidden), hidden, state
+
+    fast = tracer_core.compile(model, fullgraph=True)
+    with torch.no_grad():
+        for rows in (3, 2, 4):
+            x = torch.randn(rows, 5, 8, device="cuda")
+            compare(model(x), fast(x))
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+                fast(x)
+            ran = [event.name for event in seen.events() if event.name == "aten::_cudnn_rnn"]
+            assert (
+                len(ran) == 1
+            )  # what failed a check of the first call was run again in eager mode

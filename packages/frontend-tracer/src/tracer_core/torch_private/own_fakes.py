@@ -1,6 +1,7 @@
 """Operators that FakeTensorMode does not answer: those that read objects of C++ (ScriptObjects, such
-as packed weights), those of which some size depends on data that no program sees, and those whose
-kernels for symbolic sizes torch registers for its Python dispatcher alone."""
+as packed weights), those of which some size depends on data that no program sees, those whose
+kernels for symbolic sizes torch registers for its Python dispatcher alone, and those whose fakes are
+laid out otherwise than their results."""
 
 from __future__ import annotations
 
@@ -83,6 +84,19 @@ def _padded(mode: Any, value: Any, pad: Any, fill: Any = 0) -> Any:
     return torch.empty(sizes, dtype=value.dtype, device=value.device, memory_format=layout)
 
 
+def _cudnn_layers(mode: Any, value: Any, *rest: Any) -> Any:
+    """cuDNN's recurrent layers of batches that come first: their kernels turn what they wrote, steps
+    first, where torch's fake is laid out as new tensors are."""
+    weights, stride, buffer, hx, cx, kind, hidden, projected, layers, batch_first, *others = rest
+    batch_sizes = others[3]
+    if not batch_first or batch_sizes or value.dim() != 3:
+        return None
+    before = (weights, stride, buffer, hx, cx, kind, hidden, projected, layers)
+    result = torch.ops.aten._cudnn_rnn.default(value.transpose(0, 1), *before, False, *others)
+    turned = result[0].transpose(0, 1)
+    return result[0].new_empty_strided(turned.shape, turned.stride()), *result[1:]
+
+
 @functools.cache
 def fakes() -> dict[Any, Callable[..., Any]]:
     """Returns the functions that give an operator's result on fakes, or None where they do not know
@@ -92,6 +106,7 @@ def fakes() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten._ctc_loss_backward.Tensor: _ctc_loss_gradient,
         torch.ops.aten._pack_padded_sequence.default: _packed_sequences,
         torch.ops.aten.constant_pad_nd.default: _padded,
+        torch.ops.aten._cudnn_rnn.default: _cudnn_layers,
     }
     for name in ("linear_dynamic", "linear_dynamic_fp16"):
         for kind in (name, name.replace("linear", "linear_relu")):
