@@ -35,6 +35,24 @@ class Substitute:
     used: bool = False
 
 
+#: Ends the message of what a substitute raises.
+IN_ITS_PLACE = "raised by the operators of a graph whose backend failed, run in eager mode"
+
+
+def noted(run: RunFunction) -> RunFunction:
+    """Wraps what runs in a runner's place, so that its errors say so: its operators were chosen for
+    layouts that the first call may not have had."""
+
+    def run_noted(inputs: list[Any]) -> Sequence[Any]:
+        try:
+            return run(inputs)
+        except Exception as error:
+            error.add_note(IN_ITS_PLACE)
+            raise
+
+    return run_noted
+
+
 def as_returned(spec: CompileSpec, images: Collection[int]) -> CompileSpec:
     """`spec`, with these of its saved images channels-last (`Runner.channels_last`)."""
     if not images:

@@ -32,7 +32,7 @@ from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower_for
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
-from tracer_core.aot.result_check import Substitute, as_returned, checked, with_saved_layouts
+from tracer_core.aot.result_check import Substitute, as_returned, checked, noted, with_saved_layouts
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import UnbackedSplit, has_marks
@@ -561,7 +561,7 @@ def _substitute(
         with in_record():
             _failed_on(lowered, error)
         run = compile_eager(lowered.graph, lowered.spec).run
-        return with_saved_layouts(run, as_returned(lowered.spec, channels_last))
+        return noted(with_saved_layouts(run, as_returned(lowered.spec, channels_last)))
 
     return Substitute(make, uses_rng(graph))
 

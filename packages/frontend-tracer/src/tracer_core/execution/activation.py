@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tracer_core.aot.result_check import IN_ITS_PLACE
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import MISS, flatten, frames_of
@@ -337,6 +338,9 @@ class Activation:
         message = graph_raised(runtime.name, runtime.config.backend.name, error)
         if fullgraph:
             raise TracerError(f"fullgraph=True, but {message}") from error
+        if IN_ITS_PLACE in getattr(error, "__notes__", ()):  # it would raise in each call
+            runtime.forget()
+            runtime.skipped = message
         return result
 
     def _break(self, kind: str, reason: str) -> GraphBreakError:

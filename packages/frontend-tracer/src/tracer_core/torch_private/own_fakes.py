@@ -93,8 +93,8 @@ def _cudnn_layers(mode: Any, value: Any, *rest: Any) -> Any:
         return None
     before = (weights, stride, buffer, hx, cx, kind, hidden, projected, layers)
     result = torch.ops.aten._cudnn_rnn.default(value.transpose(0, 1), *before, False, *others)
-    turned = result[0].transpose(0, 1)
-    return result[0].new_empty_strided(turned.shape, turned.stride()), *result[1:]
+    output = result[0].transpose(0, 1)
+    return result[0].new_empty_strided(output.shape, output.stride()), *result[1:]
 
 
 @functools.cache

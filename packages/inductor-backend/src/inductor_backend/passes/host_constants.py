@@ -45,25 +45,25 @@ def _made(graph: torch.fx.Graph) -> frozenset[Node]:
     known: dict[Node, bool] = {}
     for node in graph.nodes:
         known[node] = is_known(node, known)
-    made = {node for node in known if known[node] and node.op == "call_function"}
+    host = {node for node in known if known[node] and node.op == "call_function"}
     for node in reversed(graph.nodes):
-        if node in made and not all(
-            user in made or user.op == "output" or node in _read_as_index(user)
+        if node in host and not all(
+            user in host or user.op == "output" or node in _read_as_index(user)
             for user in node.users
         ):
-            made.discard(node)
-    sizes = [node.meta["val"].numel() for node in _read_by_device(graph, made)]
+            host.discard(node)
+    sizes = [node.meta["val"].numel() for node in _read_by_device(graph, host)]
     fit = (
         max(sizes, default=0) <= MAX_FOLDED_ELEMENTS and sum(sizes) <= MAX_FOLDED_ELEMENTS_OF_GRAPH
     )
-    return frozenset(made) if fit else frozenset()
+    return frozenset(host) if fit else frozenset()
 
 
-def _read_by_device(graph: torch.fx.Graph, made: Collection[Node]) -> list[Node]:
+def _read_by_device(graph: torch.fx.Graph, host: Collection[Node]) -> list[Node]:
     return [
         node
         for node in graph.nodes
-        if node in made and any(node in _read_as_index(user) for user in node.users)
+        if node in host and any(node in _read_as_index(user) for user in node.users)
     ]
 
 
@@ -80,8 +80,8 @@ def with_constants_on_device(gm: torch.fx.GraphModule, spec: CompileSpec) -> tor
     if not host_constants(gm.graph):
         return gm
     copied = copy_of(gm)
-    device, made = main_device(copied.graph), host_constants(copied.graph)
-    results = _read_by_device(copied.graph, made)
+    device, host = main_device(copied.graph), host_constants(copied.graph)
+    results = _read_by_device(copied.graph, host)
     values = computed(copied, results)
     if values is None or not all(alike(values[node], node.meta["val"]) for node in results):
         return gm
@@ -97,7 +97,7 @@ def with_constants_on_device(gm: torch.fx.GraphModule, spec: CompileSpec) -> tor
             )
         constant.meta = {**node.meta, "val": fake}
         for user in list(node.users):
-            if user not in made and user.op != "output":
+            if user not in host and user.op != "output":
                 user.replace_input_with(node, constant)
     erase_unread(copied.graph)
     return copied
