@@ -1,5 +1,5 @@
-"""Names what compiled calls run in the records of torch.profiler: code regions, graphs and steps of
-graphs, each with the user's file and line.
+"""Names what compiled calls run in the records of torch.profiler: calls and graphs, each
+with the user's file and line.
 
 Where no profiler is active, a call costs one lookup in `profiler_state` at each of these places.
 """
@@ -29,15 +29,6 @@ def label(name: str, frames: Iterable[str]) -> str:
         os.path.basename(frame.partition(" in ")[0]) for frame in frames if frame
     )
     return f"{name} ({', '.join([*places][:2])}{', ...' * (len(places) > 2)})" if places else name
-
-
-def row(name: str) -> Any:
-    """Returns a context whose block is one row of the profile.
-
-    Args:
-        name: What the profiler prints.
-    """
-    return ProfilerRow(name)
 
 
 def profiled(function: Callable[..., Any], name: str) -> Callable[..., Any]:

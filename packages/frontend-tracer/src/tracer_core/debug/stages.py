@@ -232,8 +232,8 @@ def records_of(owner: Any) -> StageRecords:
 
 def _add_to_history(owner: Any, records: Iterable[StageRecord]) -> None:
     """Notes records without their texts, which may be long, but for those of a line."""
-    kept = (record if "\n" not in record.text else replace(record, text="") for record in records)
-    _history.setdefault(owner, deque(maxlen=MAX_HISTORY)).extend(kept)
+    short = (record if "\n" not in record.text else replace(record, text="") for record in records)
+    _history.setdefault(owner, deque(maxlen=MAX_HISTORY)).extend(short)
 
 
 def history_of(owner: Any) -> tuple[StageRecord, ...]:

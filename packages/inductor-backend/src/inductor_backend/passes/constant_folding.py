@@ -36,14 +36,10 @@ def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.
         return gm
     for number, node in enumerate(results):
         value = values[node]
-        if type(value) is not torch.Tensor or not alike(value, node.meta["val"]):
+        if not alike(value, node.meta["val"]):
             return gm  # computed under a user's mode: leave the graph as it is
         name = f"known_{number}"
-        copied.register_buffer(name, value)
-        with copied.graph.inserting_before(next(iter(copied.graph.nodes))):
-            constant = copied.graph.get_attr(name)
-        constant.meta = dict(node.meta)
-        node.replace_all_uses_with(constant)
+        node.replace_all_uses_with(insert_constant(copied, name, value, dict(node.meta)))
     erase_unread(copied.graph)
     return copied
 
@@ -125,9 +121,22 @@ def _own(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def alike(value: torch.Tensor, fake: torch.Tensor) -> bool:
-    """Checks that a value is laid out as the graph says."""
+def alike(value: Any, fake: torch.Tensor) -> bool:
+    """Checks that a value is a plain tensor, laid out as the graph says."""
+    if type(value) is not torch.Tensor:
+        return False
     return (value.shape, value.stride(), value.dtype) == (fake.shape, fake.stride(), fake.dtype)
+
+
+def insert_constant(
+    gm: torch.fx.GraphModule, name: str, value: torch.Tensor, meta: dict[str, Any]
+) -> Node:
+    """Adds a tensor to the module, and returns a node at the graph's beginning that reads it."""
+    gm.register_buffer(name, value)
+    with gm.graph.inserting_before(next(iter(gm.graph.nodes))):
+        constant = gm.graph.get_attr(name)
+    constant.meta = meta
+    return constant
 
 
 def erase_unread(graph: torch.fx.Graph) -> None:

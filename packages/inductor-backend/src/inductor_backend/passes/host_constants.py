@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from inductor_backend.ir.graph_meta import copies_across
 from inductor_backend.ir.target import main_device
 from inductor_backend.limits import MAX_FOLDED_ELEMENTS, MAX_FOLDED_ELEMENTS_OF_GRAPH
-from inductor_backend.passes.constant_folding import alike, computed, erase_unread, is_known
+from inductor_backend.passes.constant_folding import (
+    alike,
+    computed,
+    erase_unread,
+    insert_constant,
+    is_known,
+)
 from inductor_backend.passes.fx_edit import copy_of
 from tracer_core.plugin_api import CompileSpec, operators
 
@@ -28,18 +33,9 @@ Node = torch.fx.Node
 #: Operators of which an operand on the CPU may index one on a device.
 _INDEXING = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
 
-_FOUND: WeakKeyDictionary[torch.fx.Graph, frozenset[Node]] = WeakKeyDictionary()
-
 
 def host_constants(graph: torch.fx.Graph) -> frozenset[Node]:
-    """Returns the nodes that make host constants, which their readers take from the device. Cached by
-    graph, which must not change afterwards."""
-    if graph not in _FOUND:
-        _FOUND[graph] = _made(graph)
-    return _FOUND[graph]
-
-
-def _made(graph: torch.fx.Graph) -> frozenset[Node]:
+    """Returns the nodes that make host constants, which their readers take from the device."""
     if main_device(graph).type == "cpu":
         return frozenset()
     known: dict[Node, bool] = {}
@@ -88,14 +84,11 @@ def with_constants_on_device(gm: torch.fx.GraphModule, spec: CompileSpec) -> tor
     for number, node in enumerate(results):
         name = f"host_constant_{number}"
         value = _on_device(values[node], device)
-        copied.register_buffer(name, value)
-        with copied.graph.inserting_before(next(iter(copied.graph.nodes))):
-            constant = copied.graph.get_attr(name)
         with node.meta["val"].fake_mode:
             fake = torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=device
             )
-        constant.meta = {**node.meta, "val": fake}
+        constant = insert_constant(copied, name, value, {**node.meta, "val": fake})
         for user in list(node.users):
             if user not in host and user.op != "output":
                 user.replace_input_with(node, constant)

@@ -67,8 +67,8 @@ _CONSTANTS: WeakKeyDictionary[torch.fx.Graph, frozenset[torch.fx.Node]] = WeakKe
 
 def _elsewhere(node: torch.fx.Node) -> str | None:
     """Returns why a node cannot be part of a graph whose loops run on another device. Allowed are
-    copies between devices, the host side, host constants, and operands elsewhere that have no dimensions. (The core
-    compiles one graph per GPU.)"""
+    copies between devices, the host side, host constants, and operands elsewhere that have no
+    dimensions. (The core compiles one graph per GPU.)"""
     graph = node.graph
     if graph not in _MAIN_DEVICES:
         _MAIN_DEVICES[graph] = main_device(graph)
@@ -100,8 +100,8 @@ def _constants_on_device(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     """Returns the graph's host constants; none where something else cuts the graph, since the cut may
     come between them and their readers."""
     if graph not in _CONSTANTS:
-        _CONSTANTS[graph] = host_constants(graph)
-        if any(supports(node) is not None for node in graph.nodes):
+        _CONSTANTS[graph] = constants = host_constants(graph)
+        if constants and any(supports(node) is not None for node in graph.nodes):
             _CONSTANTS[graph] = frozenset()
     return _CONSTANTS[graph]
 
