@@ -10,7 +10,6 @@
 
 static thread_local Scratch bordered;
 
-namespace {
 // The same pointer. What it points at is loaded again: GCC keeps the pixels that the next tap reads, too, in registers that the
 // sums need (measured with AVX2: 41 GFLOP/s, then 86 on one core).
 INLINE const float* forgotten(const float* p) {
@@ -18,6 +17,7 @@ INLINE const float* forgotten(const float* p) {
     return p;
 }
 
+namespace {
 struct First {
     const float *x, *w;
     float* out;
