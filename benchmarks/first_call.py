@@ -92,10 +92,10 @@ class Recorder:
         module: Any = stages
         finish: Callable[..., None] = module._finish
 
-        def finished(done: Any, seconds: float, suffix: str) -> None:
+        def finished(done: Any, start: float, seconds: float, suffix: str) -> None:
             end = time.perf_counter_ns()
             self.add(end - int(seconds * 1e9), end, done.name)
-            finish(done, seconds, suffix)
+            finish(done, start, seconds, suffix)
 
         module._finish = finished
 
