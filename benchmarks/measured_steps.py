@@ -11,6 +11,10 @@ from typing import Any
 from benchmarks import harness
 
 
+#: Steps after the last measurement: CUDA graphs are captured again.
+SETTLED = 12
+
+
 @contextlib.contextmanager
 def counting(is_ours: bool) -> Iterator[tuple[Any, list[str]]]:
     """Yields what counts graphs and breaks (None but for ours), and the list of fallbacks."""
@@ -34,6 +38,21 @@ def counts(counted: Any, fallbacks: list[str]) -> dict[str, Any]:
         "fallbacks": fallbacks,
         "cuda_graphs": cuda_graphs(),
     }
+
+
+def settle(step: Callable[[], Any], limit: float = 60.0) -> float:
+    """Steps until our graphs' block sizes are measured (`autotune.tile_search`), at most `limit`
+    seconds; returns the seconds it took."""
+    from inductor_backend.autotune.tile_search import SEARCHES
+
+    start = time.perf_counter()
+    while any(search.running for search in tuple(SEARCHES)):
+        if time.perf_counter() - start > limit:
+            break
+        step()
+    for _ in range(SETTLED):
+        step()
+    return time.perf_counter() - start
 
 
 def seconds_of(step: Callable[[int], Any], device: str, steps: int) -> float:

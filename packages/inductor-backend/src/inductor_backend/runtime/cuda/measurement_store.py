@@ -6,9 +6,12 @@ rounds of a measurement join it here.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -41,11 +44,18 @@ def chosen(
 
 def lookup(key: str, device: torch.device) -> str | None:
     """Returns what was chosen before on this machine."""
+    result = read(key, device)
+    return None if result is None else str(result["chosen"])
+
+
+def read(key: str, device: torch.device) -> dict[str, Any] | None:
+    """Returns a stored measurement; None where there is none, or its file is damaged."""
     try:
-        result = _CHOICES.read(_name(key, device))
-        return None if result is None else str(json.loads(result)["chosen"])
-    except (CacheLocationError, ValueError, KeyError, TypeError):
+        data = _CHOICES.read(_name(key, device))
+        result = None if data is None else json.loads(data)
+    except (CacheLocationError, ValueError):
         return None
+    return result if isinstance(result, dict) and "chosen" in result else None
 
 
 def insert(key: str, device: torch.device, value: Mapping[str, object]) -> None:
@@ -60,9 +70,13 @@ def insert(key: str, device: torch.device, value: Mapping[str, object]) -> None:
 
 
 def _name(key: str, device: torch.device) -> str:
-    import triton  # heavy: triton
-
-    software = torch.__version__, triton.__version__
+    software = torch.__version__, _triton()
     rounds = measurement.ROUNDS, measurement.LAUNCHES
-    machine = (torch.cuda.get_device_name(device), *software, *rounds)
+    here = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
+    machine = (here, *software, *rounds)
     return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _triton() -> str:
+    return importlib.metadata.version("triton")
