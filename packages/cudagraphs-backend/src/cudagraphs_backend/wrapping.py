@@ -43,7 +43,7 @@ def wrap(
     numbers: the runner takes one more input, a tensor of the float arguments of a call, and reads
     these nowhere else. launches: of one call, where the caller knows. module: the source of the
     runner, under which the option `measured` stores its verdicts for later processes. The returned
-    runner's ``run.forget()`` throws its CUDA graphs away: calls capture new ones."""
+    runner's ``run.recapture()`` throws its CUDA graphs away; calls capture new ones."""
     runner = Runner.of(runner, "a wrapped backend")
     traits = (
         capturability.traits_of(graph.graph)
@@ -76,7 +76,7 @@ def wrap(
     )
     run: RunFunction = graphed
     if numbers is not None:
-        run = WithNumbers(graphed, state, numbers, graphed.forget)
+        run = WithNumbers(graphed, state, numbers, graphed.recapture)
     return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())
 
 

@@ -47,13 +47,13 @@ SEARCHES: weakref.WeakSet[TileSearch] = weakref.WeakSet()
 
 
 class TileSearch:
-    """Mutable: the search of one graph. due: whether its calls have to `advance` it. forget: throws
-    away the CUDA graphs that were captured of the graph."""
+    """Mutable: the search of one graph. due: whether its calls have to `advance` it. recapture:
+    throws away the CUDA graphs that were captured of the graph."""
 
-    def __init__(self, c: Compilation, forget: Callable[[], None]) -> None:
+    def __init__(self, c: Compilation, recapture: Callable[[], None]) -> None:
         self.name, self.device = c.spec.name, c.target.device
         self._c: Compilation | None = c
-        self._forget = forget
+        self._recapture = recapture
         #: Kernels whose candidates are compiled; None at the end.
         self._compiled: queue.SimpleQueue[SearchedKernel | None] = queue.SimpleQueue()
         #: Kernels that are measured, and their numbers of programs.
@@ -83,7 +83,7 @@ class TileSearch:
             measuring.start()
             measuring.join()
             if not self.due and self._changed:
-                self._forget()
+                self._recapture()
         finally:
             self._busy.release()
 
@@ -157,7 +157,7 @@ class TileSearch:
 
 def with_tile_search(runner: ModuleRunner, c: Compilation) -> ModuleRunner:
     """Returns the runner whose calls search for faster tiles."""
-    search = TileSearch(c, getattr(runner.run, "forget", lambda: None))
+    search = TileSearch(c, getattr(runner.run, "recapture", lambda: None))
     inner = runner.run
 
     def run(inputs: list[Any]) -> Any:
