@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks import harness
 
-
 #: Steps after the last measurement: CUDA graphs are captured again.
 SETTLED = 12
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 
 import tracer_core
 from cudagraphs_backend import policy
+from inductor_backend.autotune import tile_search, tiles
+from inductor_backend.runtime.cuda import measurement_store
 from tests.triton_kernels.test_gpu import first, on_gpu, run
 
 pytestmark = [
@@ -453,3 +456,36 @@ def test_recordings_of_two_modules_share_what_is_no_result():
                 torch.testing.assert_close(result, program(x * k, w), atol=1e-2, rtol=1e-2)
     nbytes = 4 * sizes[0] ** 2
     assert grown[0] - grown[1] >= 4 * nbytes
+
+
+def test_tiles_are_measured_while_the_program_runs(monkeypatch, tmp_path, quick_device):
+    """The measured tiles are launched from CUDA graphs too, and after a reset from the first call."""
+    monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiles, "MIN_BYTES", 0)
+
+    def program(x, w):
+        for _ in range(4):
+            x = F.layer_norm(x + 1, (x.shape[-1],), w)
+            x = torch.sort(x)[0]
+        return x, x.sum(0), (x * x).t().contiguous(), x.view(4, -1, x.shape[-1]).amax(0)
+
+    x, w = torch.randn(2048, 300, device="cuda"), torch.rand(300, device="cuda")
+    fast, expected = tracer_core.compile(program), program(x, w)
+
+    def check(result):
+        for a, b in zip(result, expected, strict=True):
+            torch.testing.assert_close(a, b, atol=2e-4, rtol=2e-4)
+
+    for _ in range(tile_search.CALLS + 1):
+        check(fast(x, w))
+    while any(search.running for search in tile_search.SEARCHES):
+        check(fast(x, w))
+    replays = sum(row.replays for row in rows())
+    for _ in range(8):
+        check(fast(x, w))
+    assert sum(row.replays for row in rows()) >= replays + 7
+    names = [path.name for path in tmp_path.glob("triton-choices/*") if path.name != "lock"]
+    stored = [json.loads(measurement_store._CHOICES.read(name)) for name in names]
+    assert len(stored) >= 4 and all(len(item["milliseconds"]) >= 2 for item in stored)
+    tracer_core.reset()
+    check(tracer_core.compile(program)(x, w))

@@ -23,7 +23,11 @@ class WithNumbers:
     """Mutable: makes the tensor on the device at the first call."""
 
     def __init__(
-        self, runner: RunFunction, state: DeviceState, numbers: Numbers, recapture: Callable[[], None]
+        self,
+        runner: RunFunction,
+        state: DeviceState,
+        numbers: Numbers,
+        recapture: Callable[[], None],
     ) -> None:
         self.runner, self.recapture = runner, recapture
         self._state, self._numbers = state, numbers

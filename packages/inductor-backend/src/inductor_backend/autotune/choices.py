@@ -87,12 +87,12 @@ def build_all(c: Compilation, choices: Sequence[TunedChoice]) -> None:
         for key, choice in by_key.items()
         if measurement_store.lookup(key, c.target.device) is None
     }
-    specifications = [
+    kernels = [
         kernel
         for choice in missing.values()
-        for kernel in specifications(c, choice.kernels).values()
+        for kernel, _ in specifications(c, choice.kernels).values()
     ]
-    build_side_by_side([kernel for kernel, _ in specifications], c.target.device)
+    build_side_by_side(kernels, c.target.device)
 
 
 def choose(c: Compilation, choice: TunedChoice) -> str:

@@ -42,6 +42,8 @@ SLICE = 0.05
 TOGETHER = 4
 
 
+_Queue = queue.SimpleQueue[SearchedKernel | None]
+
 #: The searches of graphs that are alive.
 SEARCHES: weakref.WeakSet[TileSearch] = weakref.WeakSet()
 
@@ -55,7 +57,7 @@ class TileSearch:
         self._c: Compilation | None = c
         self._recapture = recapture
         #: Kernels whose candidates are compiled; None at the end.
-        self._compiled: queue.SimpleQueue[SearchedKernel | None] = queue.SimpleQueue()
+        self._compiled: _Queue = queue.SimpleQueue()
         #: Kernels that are measured, and their numbers of programs.
         self._measured: list[tuple[Kernel, int]] = []
         self._calls = self._changed = 0
@@ -73,8 +75,8 @@ class TileSearch:
         """Counts a call, or measures kernels whose candidates are compiled. Raises nothing: a search
         that fails ends, and the graph keeps its kernels."""
         self._calls += 1
-        if self._calls == CALLS:
-            _searches().put(self)
+        if self._calls == CALLS and self._c is not None:
+            _compilations().put((self._c, self._compiled))
         if self._compiled.empty() or _capturing(self.device) or not self._busy.acquire(False):
             return
         try:
@@ -86,22 +88,6 @@ class TileSearch:
                 self._recapture()
         finally:
             self._busy.release()
-
-    def compile(self) -> None:
-        """Compiles the candidates, in the thread of all searches."""
-        assert self._c is not None
-        kernels = _distinct(self._c)
-        for start in range(0, len(kernels), TOGETHER):
-            some = kernels[start : start + TOGETHER]
-            if self.device.type == "cuda":
-                wanted = [kernel for item in some for kernel, _ in self._candidates(item).values()]
-                build.build_side_by_side(wanted, self.device)
-            for item in some:
-                self._compiled.put(item)
-
-    def compiled(self) -> None:
-        """Announces that no further candidates are compiled."""
-        self._compiled.put(None)
 
     def _measure(self, stream: contextlib.AbstractContextManager[Any]) -> None:
         began = time.perf_counter()
@@ -129,13 +115,13 @@ class TileSearch:
 
     def _choose(self, item: SearchedKernel) -> None:
         """Measures the candidates for a kernel, unless that is done, and launches the fastest."""
-        candidates = self._candidates(item)
+        assert self._c is not None
+        candidates = _candidates(self._c, item)
         first, *others = candidates
         kernel, programs = candidates[first]
         if not faster_tiles.allowed(kernel) or item.nbytes > MAX_SEARCH_MEMORY * _free(self.device):
             return
         if not faster_tiles.known(kernel, programs, self.device):
-            assert self._c is not None
             times = measurement.times(runs_of(self._c, item.choice, verify_all=True), quick=True)
             if first not in times:
                 return
@@ -144,15 +130,6 @@ class TileSearch:
             faster = candidates[name] if name in others else None
             faster_tiles.insert(kernel, programs, self.device, faster, facts)
         self._measured.append((kernel, programs))
-
-    def _candidates(self, item: SearchedKernel) -> dict[str, tuple[Kernel, int]]:
-        """Returns the candidates, first the graph's kernel, without those that take their parameters
-        in another order."""
-        assert self._c is not None
-        kernels = item.choice.kernels
-        pointers = kernels.first().pointers
-        same = {name: kernel for name, kernel in kernels.items() if kernel.pointers == pointers}
-        return specifications(self._c, same, item.choice.name)
 
 
 def with_tile_search(runner: ModuleRunner, c: Compilation) -> ModuleRunner:
@@ -182,22 +159,45 @@ def _distinct(c: Compilation) -> list[SearchedKernel]:
     return [items[key] for key, _ in moved.most_common(MAX_SEARCHED_KERNELS)]
 
 
+def _candidates(c: Compilation, item: SearchedKernel) -> dict[str, tuple[Kernel, int]]:
+    """Returns the candidates, first the graph's kernel, without those that take their parameters in
+    another order."""
+    kernels = item.choice.kernels
+    pointers = kernels.first().pointers
+    same = {name: kernel for name, kernel in kernels.items() if kernel.pointers == pointers}
+    return specifications(c, same, item.choice.name)
+
+
+def _compile(c: Compilation, compiled: _Queue) -> None:
+    """Compiles the candidates of a graph's kernels, and puts each of these into the queue."""
+    kernels = _distinct(c)
+    for start in range(0, len(kernels), TOGETHER):
+        some = kernels[start : start + TOGETHER]
+        if c.target.device.type == "cuda":
+            wanted = [kernel for item in some for kernel, _ in _candidates(c, item).values()]
+            build.build_side_by_side(wanted, c.target.device)
+        for item in some:
+            compiled.put(item)
+
+
 @functools.cache
-def _searches() -> queue.SimpleQueue[TileSearch]:
-    """Returns the searches whose candidates a thread compiles, one search after the other."""
-    searches: queue.SimpleQueue[TileSearch] = queue.SimpleQueue()
+def _compilations() -> queue.SimpleQueue[tuple[Compilation, _Queue]]:
+    """Returns the queue of graphs whose candidates a thread compiles, one graph after the other. It
+    holds no search, which owns its graph's CUDA graphs."""
+    waiting: queue.SimpleQueue[tuple[Compilation, _Queue]] = queue.SimpleQueue()
 
     def work() -> None:
         while True:
-            search = searches.get()
+            c, compiled = waiting.get()
             try:
-                search.compile()
+                _compile(c, compiled)
             except Exception as error:  # the program goes on, with the kernels that it has
-                logger().info("%s: %s: %s", search.name, type(error).__name__, error)
-            search.compiled()
+                logger().info("%s: %s: %s", c.spec.name, type(error).__name__, error)
+            compiled.put(None)
+            del c, compiled
 
     threading.Thread(target=work, name="tile-search", daemon=True).start()
-    return searches
+    return waiting
 
 
 def _capturing(device: torch.device) -> bool:
