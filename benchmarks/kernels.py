@@ -88,7 +88,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     from benchmarks import gpu
-    from benchmarks.measured_steps import counting, counts, settle
+    from benchmarks.measured_steps import counting, counts, measure_tiles
 
     collected = _Rows()
     logger = logging.getLogger("tracer_core.kernels")
@@ -105,7 +105,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
         for _ in range(WARM_UP):
             step()
         if compiler.startswith("ours"):
-            settle(step)
+            measure_tiles(step)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     step()

@@ -60,7 +60,7 @@ def test_the_default_mode_records_many_launches_where_it_pays(device):
     assert device.replays == 5
 
 
-def test_graphs_are_captured_again_at_once(device):
+def test_graphs_are_recaptured_at_once(device):
     """Kernels that were measured to be faster replace others: whether capturing pays is known."""
     _, runner = wrapped(many, "default", R(30))
     for _ in range(9):

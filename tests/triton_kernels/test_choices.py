@@ -29,7 +29,7 @@ def times(monkeypatch, tmp_path):
 
 
 def chosen(key="work"):
-    return measurement_store.chosen(key, DEVICE, dict, "some work")
+    return measurement.chosen(key, DEVICE, dict, "some work")
 
 
 @pytest.mark.parametrize(

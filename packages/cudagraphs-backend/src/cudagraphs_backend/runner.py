@@ -364,7 +364,7 @@ class GraphedRunner:
             for entry in self._entries.values():
                 while entry.recordings:
                     entry.recordings.pop().close()
-                entry.captures = entry.replays = entry.attempts = 0
+                entry.captures = entry.replays = entry.misses = 0
 
     def row(self) -> GraphRow:
         """Returns what became of this graph."""

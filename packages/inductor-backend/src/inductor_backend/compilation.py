@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from inductor_backend.autotune.searched_kernel import SearchedKernel
 from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.codegen.wrapper import WrapperStep
@@ -62,8 +61,8 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
     blocks: dict[str, Blocks] = field(default_factory=dict)
-    #: Kernels whose tiles are measured while the program runs.
-    searched: list[SearchedKernel] = field(default_factory=list)
+    #: Kernels whose tiles are measured while the program runs (`autotune.tiles.SearchedKernel`).
+    searched: list[Any] = field(default_factory=list)
     channels_last_outputs: frozenset[str] | None = None
     lowered: GraphLowering | None = None
     #: Wrappers that rewrites put around the runner, outermost first.

@@ -102,9 +102,7 @@ def choose(c: Compilation, choice: TunedChoice) -> str:
         return ATEN
     key = _key(c, choice)
     try:
-        return measurement_store.chosen(
-            key, c.target.device, lambda: runs_of(c, choice), choice.what()
-        )
+        return measurement.chosen(key, c.target.device, lambda: runs_of(c, choice), choice.what())
     except torch.OutOfMemoryError:
         logger().warning("%s: not measured, there is no memory for it", choice.what())
         return ATEN

@@ -14,14 +14,14 @@ import queue
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from inductor_backend.autotune.choices import runs_of, specifications
-from inductor_backend.autotune.searched_kernel import SearchedKernel
+from inductor_backend.autotune.tiles import SearchedKernel
 from inductor_backend.limits import MAX_SEARCH_MEMORY, MAX_SEARCH_SECONDS, MAX_SEARCHED_KERNELS
 from inductor_backend.runtime.cuda import build, faster_tiles, launch, measurement
 from inductor_backend.runtime.cuda.triton_compile import Kernel
@@ -42,7 +42,7 @@ SLICE = 0.05
 TOGETHER = 4
 
 
-_Queue = queue.SimpleQueue[SearchedKernel | None]
+_Compiled = deque[SearchedKernel | None]
 
 #: The searches of graphs that are alive.
 SEARCHES: weakref.WeakSet[TileSearch] = weakref.WeakSet()
@@ -57,7 +57,7 @@ class TileSearch:
         self._c: Compilation | None = c
         self._recapture = recapture
         #: Kernels whose candidates are compiled; None at the end.
-        self._compiled: _Queue = queue.SimpleQueue()
+        self._compiled: _Compiled = deque()
         #: Kernels that are measured, and their numbers of programs.
         self._measured: list[tuple[Kernel, int]] = []
         self._calls = self._changed = 0
@@ -65,6 +65,11 @@ class TileSearch:
         self._busy = threading.Lock()
         self.due = True
         SEARCHES.add(self)
+
+    @property
+    def compiling(self) -> bool:
+        """Returns whether candidates are being compiled."""
+        return self.running and not (self._compiled and self._compiled[-1] is None)
 
     @property
     def running(self) -> bool:
@@ -77,7 +82,7 @@ class TileSearch:
         self._calls += 1
         if self._calls == CALLS and self._c is not None:
             _compilations().put((self._c, self._compiled))
-        if self._compiled.empty() or _capturing(self.device) or not self._busy.acquire(False):
+        if not self._compiled or _capturing(self.device) or not self._busy.acquire(False):
             return
         try:
             # a new thread has no modes, no autocast and no hooks of the program's
@@ -93,8 +98,8 @@ class TileSearch:
         began = time.perf_counter()
         try:
             with torch.no_grad(), stream:
-                while not self._compiled.empty() and time.perf_counter() < began + SLICE:
-                    item = self._compiled.get()
+                while self._compiled and time.perf_counter() < began + SLICE:
+                    item = self._compiled.popleft()
                     if item is None or self._seconds > MAX_SEARCH_SECONDS:
                         self._end("")
                         break
@@ -168,8 +173,8 @@ def _candidates(c: Compilation, item: SearchedKernel) -> dict[str, tuple[Kernel,
     return specifications(c, same, item.choice.name)
 
 
-def _compile(c: Compilation, compiled: _Queue) -> None:
-    """Compiles the candidates of a graph's kernels, and puts each of these into the queue."""
+def _compile(c: Compilation, compiled: _Compiled) -> None:
+    """Compiles the candidates of a graph's kernels, and appends each of these to `compiled`."""
     kernels = _distinct(c)
     for start in range(0, len(kernels), TOGETHER):
         some = kernels[start : start + TOGETHER]
@@ -177,14 +182,14 @@ def _compile(c: Compilation, compiled: _Queue) -> None:
             wanted = [kernel for item in some for kernel, _ in _candidates(c, item).values()]
             build.build_side_by_side(wanted, c.target.device)
         for item in some:
-            compiled.put(item)
+            compiled.append(item)
 
 
 @functools.cache
-def _compilations() -> queue.SimpleQueue[tuple[Compilation, _Queue]]:
+def _compilations() -> queue.SimpleQueue[tuple[Compilation, _Compiled]]:
     """Returns the queue of graphs whose candidates a thread compiles, one graph after the other. It
     holds no search, which owns its graph's CUDA graphs."""
-    waiting: queue.SimpleQueue[tuple[Compilation, _Queue]] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[tuple[Compilation, _Compiled]] = queue.SimpleQueue()
 
     def work() -> None:
         while True:
@@ -193,7 +198,7 @@ def _compilations() -> queue.SimpleQueue[tuple[Compilation, _Queue]]:
                 _compile(c, compiled)
             except Exception as error:  # the program goes on, with the kernels that it has
                 logger().info("%s: %s: %s", c.spec.name, type(error).__name__, error)
-            compiled.put(None)
+            compiled.append(None)
             del c, compiled
 
     threading.Thread(target=work, name="tile-search", daemon=True).start()

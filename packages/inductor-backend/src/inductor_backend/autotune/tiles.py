@@ -7,13 +7,12 @@ In the tuned modes while a graph is compiled; else (`wants_search`) while the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, choose
 from inductor_backend.autotune.matmul import tuned
-from inductor_backend.autotune.searched_kernel import SearchedKernel
 from inductor_backend.codegen.common.loop_nest import accesses
 from inductor_backend.codegen.triton.block_sizes import Tile, candidates
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
@@ -30,6 +29,15 @@ MIN_BYTES = 4 * 2**20
 
 #: Modes whose kernels are measured while the program runs.
 SEARCHED_MODES = frozenset({"default", "reduce-overhead"})
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedKernel:
+    """A kernel whose tile is measured while the program runs. choice: between its tile, the first, and
+    others. nbytes: that a launch moves."""
+
+    choice: TunedChoice
+    nbytes: int
 
 
 def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile | None]:

@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from inductor_backend.runtime.cuda import measurement_store
 from inductor_backend.runtime.cuda.build import LoadedKernel, load_what_compiles
 from inductor_backend.runtime.cuda.launch import Matrix, current_stream, exactly
 from inductor_backend.runtime.cuda.triton_compile import Kernel
 from inductor_backend.torch_private import keep_device_busy
 from tracer_core.plugin_api import logger
 
-#: Rounds of which the median counts, and launches of a round.
-ROUNDS, LAUNCHES = 5, 10
-
-#: The same where the program waits for the measurement.
+#: `measurement_store.ROUNDS` and `LAUNCHES` where the program waits for the measurement.
 QUICK_ROUNDS, QUICK_LAUNCHES = 3, 5
 
 #: Candidates slower than the fastest by this factor in the first round are dropped.
@@ -33,6 +31,27 @@ WAITS = (300_000, 1_000_000, 8_000_000, 64_000_000)
 EQUAL = 0.97
 
 
+def chosen(
+    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
+) -> str:
+    """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
+    make: returns the candidates, preferred ones first for ties; only called where no choice is
+    stored."""
+    result = measurement_store.lookup(key, device)
+    if result is not None:
+        return result
+    with torch.cuda.device(device), torch.no_grad():
+        measured = times(make())
+    if not measured:
+        return ""
+    name = fastest(measured)
+    measurement_store.insert(key, device, {"chosen": name, "milliseconds": measured, "what": what})
+    logger().info(
+        "%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in measured.items())
+    )
+    return name
+
+
 def fastest(times: Mapping[str, float]) -> str:
     """Returns the fastest candidate, the first where times are equal."""
     first = next(iter(times))
@@ -43,7 +62,9 @@ def fastest(times: Mapping[str, float]) -> str:
 def times(candidates: Mapping[str, Callable[[], None]], quick: bool = False) -> dict[str, float]:
     """Returns median milliseconds of one call of each; hopeless candidates are measured in one
     round only. quick: in fewer rounds."""
-    rounds, launches = (QUICK_ROUNDS, QUICK_LAUNCHES) if quick else (ROUNDS, LAUNCHES)
+    rounds, launches = measurement_store.ROUNDS, measurement_store.LAUNCHES
+    if quick:
+        rounds, launches = QUICK_ROUNDS, QUICK_LAUNCHES
     for run in candidates.values():
         for _ in range(3):
             run()

@@ -10,36 +10,17 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from inductor_backend.runtime.cuda import measurement
 from tracer_core.plugin_api import CacheLocationError, Store, logger
 
 _CHOICES = Store("triton-choices")
 
-
-def chosen(
-    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
-) -> str:
-    """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
-    make: returns the candidates, preferred ones first for ties; only called where no choice is
-    stored."""
-    result = lookup(key, device)
-    if result is not None:
-        return result
-    with torch.cuda.device(device), torch.no_grad():
-        times = measurement.times(make())
-    if not times:
-        return ""
-    name = measurement.fastest(times)
-    insert(key, device, {"chosen": name, "milliseconds": times, "what": what})
-    logger().info(
-        "%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items())
-    )
-    return name
+#: Rounds of which the median counts, and launches of a round.
+ROUNDS, LAUNCHES = 5, 10
 
 
 def lookup(key: str, device: torch.device) -> str | None:
@@ -71,7 +52,7 @@ def insert(key: str, device: torch.device, value: Mapping[str, object]) -> None:
 
 def _name(key: str, device: torch.device) -> str:
     software = torch.__version__, _triton()
-    rounds = measurement.ROUNDS, measurement.LAUNCHES
+    rounds = ROUNDS, LAUNCHES
     here = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
     machine = (here, *software, *rounds)
     return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
