@@ -5,6 +5,7 @@ last candidate is the fastest.
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -17,7 +18,7 @@ import tracer_core
 from inductor_backend import limits
 from inductor_backend.autotune import tile_search, tiles
 from inductor_backend.ir.target import interpreted
-from inductor_backend.runtime.cuda import launch, measurement
+from inductor_backend.runtime.cuda import faster_tiles, launch, measurement, measurement_store
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tracer_core.testing import compare
 
@@ -67,6 +68,7 @@ def measured(monkeypatch, tmp_path):
         return {name: 1.0 / place for place, name in enumerate(candidates, 1)}
 
     monkeypatch.setattr(measurement, "times", times)
+    monkeypatch.setattr(faster_tiles, "_loaded", {})
     with interpreted():
         yield result
     tracer_core.reset()
@@ -104,10 +106,11 @@ def test_the_fastest_tiles_are_launched(launches, measured):
     assert {name for name, _, _ in launches.tiles()} == {name for name, _, _ in first}
 
 
-def test_a_later_process_measures_nothing(launches, measured):
+def test_a_later_process_measures_nothing(launches, measured, monkeypatch):
     called(tracer_core.compile(program))
     chosen, count = launches.all[-1], len(measured)
     tracer_core.reset()
+    monkeypatch.setattr(faster_tiles, "_loaded", {})
     launches.clear()
     fast = tracer_core.compile(program)
     fast(*inputs())
@@ -225,11 +228,17 @@ def test_beyond_the_free_memory(measured, monkeypatch):
     assert not measured
 
 
-def test_a_damaged_entry_is_ignored(launches, measured):
+@pytest.mark.parametrize("damage", [b"damaged", {"chosen": "x", "kernel": {"name": "f"}}])
+def test_a_damaged_entry_is_ignored(damage, measured, monkeypatch, tmp_path, launches):
     called(tracer_core.compile(program))
-    from inductor_backend.runtime.cuda import measurement_store
-
-    for path in measurement_store._CHOICES.inside(lambda folder: list(folder.path.iterdir())):
-        path.write_bytes(b"damaged")
+    paths = [path for path in tmp_path.glob("triton-choices/*") if path.name != "lock"]
+    for path in paths:
+        if isinstance(damage, dict):
+            measurement_store._CHOICES.write(path.name, json.dumps(damage).encode())
+        else:
+            path.write_bytes(damage)
     tracer_core.reset()
+    monkeypatch.setattr(faster_tiles, "_loaded", {})
+    assert paths and len(measured) == len(paths)
     called(tracer_core.compile(program))
+    assert len(measured) == len(paths) * (1 if isinstance(damage, dict) else 2)

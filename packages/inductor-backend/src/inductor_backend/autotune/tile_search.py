@@ -83,11 +83,14 @@ class TileSearch:
         if self._calls == CALLS and self._c is not None:
             _compilations().put((self._c, self._compiled))
         if not self._compiled or _capturing(self.device) or not self._busy.acquire(False):
-            return
+            return None
         try:
             # a new thread has no modes, no autocast and no hooks of the program's
             measuring = threading.Thread(target=self._measure, args=(_stream(self.device),))
-            measuring.start()
+            try:
+                measuring.start()
+            except RuntimeError as error:  # the interpreter is ending
+                return self._end(f"; {error}")
             measuring.join()
             if not self.due and self._changed:
                 self._recapture()

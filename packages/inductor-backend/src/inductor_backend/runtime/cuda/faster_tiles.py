@@ -17,6 +17,7 @@ from inductor_backend.runtime.cuda.triton_compile import Kernel
 from tracer_core.plugin_api import BackendError, logger
 
 if TYPE_CHECKING:
+    from inductor_backend.runtime.cuda.build import LoadedKernel
     from inductor_backend.runtime.cuda.launch import Launch
 
 
@@ -49,7 +50,9 @@ def insert(
     what was measured, for people."""
     best, count = (None, 0) if faster is None else (asdict(faster[0]), faster[1])
     stored = {**facts, "kernel": best, "programs": count}
-    measurement_store.insert(key_of(kernel, programs), device, stored)
+    key = key_of(kernel, programs)
+    measurement_store.insert(key, device, stored)
+    _loaded.pop((key, device), None)
 
 
 def replaced(launch: Launch) -> Launch:
@@ -58,13 +61,25 @@ def replaced(launch: Launch) -> Launch:
     loaded, programs, *rest = launch
     if not isinstance(programs, int) or not allowed(loaded.kernel):
         return launch
-    stored = measurement_store.read(key_of(loaded.kernel, programs), loaded.device)
+    key = key_of(loaded.kernel, programs), loaded.device
+    if key not in _loaded:
+        _loaded[key] = _faster(*key)
+    faster = _loaded[key]
+    return launch if faster is None else (*faster, *rest)
+
+
+#: What `_faster` returned.
+_loaded: dict[tuple[str, torch.device], tuple[LoadedKernel, int] | None] = {}
+
+
+def _faster(key: str, device: torch.device) -> tuple[LoadedKernel, int] | None:
+    """Loads the faster kernel that is stored, with its number of programs."""
+    stored = measurement_store.read(key, device)
+    if stored is None or stored.get("kernel") is None:
+        return None
     try:
-        if stored is None or not stored["kernel"]:
-            return launch
-        faster = load_stored(Kernel(**stored["kernel"]), loaded.device)
-        count = int(stored["programs"])
+        faster = load_stored(Kernel(**stored["kernel"]), device)
+        return None if faster is None else (faster, int(stored["programs"]))
     except (BackendError, KeyError, TypeError, ValueError) as error:
-        logger().info("a measured tile of %s is not used: %s", loaded.kernel.name, error)
-        return launch
-    return launch if faster is None else (faster, count, *rest)
+        logger().info("a measured tile is not used: %s: %s", type(error).__name__, error)
+        return None
