@@ -431,12 +431,41 @@ def test_frozen_graphs_are_left_out_of_what_is_stored(tmp_path) -> None:
     assert "freeze" in report.left_out[0][1]
 
 
+class Projected(nn.Module):
+    """A layer whose weight is [inputs, outputs], as GPT-2's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(256, 512)), nn.Parameter(torch.randn(512))
+        self.last = nn.Linear(512, 256)
+
+    def forward(self, x):
+        return self.last(F.gelu(torch.addmm(self.bias, x, self.weight)))
+
+
+@pytest.mark.parametrize("rows", [2, 8, 63, 64])
+def test_weights_of_few_rows_are_not_packed(rows, texts) -> None:
+    """They are read once and in order; a packed copy takes longer."""
+    torch.manual_seed(0)
+    model, x = Projected().eval(), torch.randn(rows, 256)
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            assert_as_accurate_as_eager(fast(x), model, x)
+        model.weight.mul_(2)
+        assert_as_accurate_as_eager(fast(x), model, x)
+        assert fast.release_originals() == (256 * 512 * 4 if rows < 64 else 2 * 256 * 512 * 4)
+        fast(x)
+    (text,) = texts
+    assert text.count(" run_packed(") == (0 if rows < 64 else 2)
+
+
 def test_release_originals_gives_the_memory_back_and_says_so_to_readers() -> None:
     model = nn.Sequential(
         nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.LayerNorm(256)
     ).eval()
     fast = compiled(model)
-    x = torch.randn(8, 256)
+    x = torch.randn(64, 256)
     with torch.no_grad():
         before = fast(x)
         assert fast.release_originals() == 2 * 256 * 256 * 4

@@ -15,6 +15,7 @@ import torch
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import packed_ops
 from inductor_backend.kernels.packed_weights import Geometry, for_result, is_fast
+from inductor_backend.kernels.selection import BLOCKED_ROWS
 from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
@@ -245,10 +246,27 @@ def _matmul(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | Non
     k, n = (int(size) for size in matrix.shape)
     if not _float32(a, b, bias) or hint(x.shape[0]) * k * n < SMALL_MATMUL or k < 16 or n < 8:
         return None
+    if hint(x.shape[0]) < BLOCKED_ROWS:
+        return _unpacked(editor, node, bias, a, b)
     numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(k, n))
     rows = editor.call(node, aten.t.default, b)
     ready = editor.call(node, packed_ops.pack, rows, numbers)
     return _new(editor, node, packed_ops.linear, a, ready, bias, n)
+
+
+def _unpacked(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | None:
+    """Returns a matmul of few rows that reads its weights as [N,K], which lie in the order that they
+    are read in; None for weights that are laid out so already."""
+    matrix = _tensor(b)
+    assert matrix is not None
+    if matrix.stride(0) == 1:
+        return None
+    rows = editor.call(node, aten.t.default, b)
+    dense = editor.call(node, aten.clone.default, rows, memory_format=torch.contiguous_format)
+    weights = editor.call(node, aten.t.default, dense)
+    if bias is None:
+        return _new(editor, node, aten.mm.default, a, weights)
+    return _new(editor, node, aten.addmm.default, bias, a, weights)
 
 
 _PACKED = {aten.convolution.default: _convolution, aten.mm.default: _mm, aten.addmm.default: _addmm}
