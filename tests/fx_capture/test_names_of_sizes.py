@@ -49,7 +49,7 @@ def test_a_number_of_the_program():
     assert "n is 5" in str(caught.value) and not SYMBOL.search(str(caught.value))
 
 
-def test_other_words_stay():
+def test_a_message_without_symbols_is_unchanged():
     def named(x):
         return torch.einsum("s99->s99", x)
 
