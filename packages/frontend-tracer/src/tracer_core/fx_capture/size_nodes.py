@@ -138,7 +138,7 @@ class SizeNodes:
                         self._written.fake(real)
                         args = self._written.node_of(fake), dim
                         return self._written.unchecked_node("call_method", question, args, size)
-        raise Break("unsupported_value", f"no input has the size {symbol}")
+        raise Break("unsupported_value", "a size, stride or offset that no input shows")
 
     def named(self, text: str) -> str:
         """Returns a message with the names of sizes (``x.shape[0]``) in place of their symbols, and
