@@ -135,10 +135,12 @@ def install_torch(session: nox.Session, torch: str = TORCH) -> None:
     session.install(torch)
 
 
-def install_packages(session: nox.Session, packages: Sequence[str] = PACKAGES) -> None:
+def install_packages(
+    session: nox.Session, packages: Sequence[str] = PACKAGES, *, engines: bool = True
+) -> None:
     """Our packages, editable, with the dependencies installed before."""
-    engines = [need for name, needs in ENGINES_OF.items() if name in packages for need in needs]
-    session.install(*BUILD, *CORE, *engines)
+    needed = [need for name, needs in ENGINES_OF.items() if name in packages for need in needs]
+    session.install(*BUILD, *CORE, *(needed if engines else ()))
     editable = [argument for name in packages for argument in ("-e", f"packages/{name}")]
     session.install("--no-deps", "--no-build-isolation", *editable)
 
@@ -228,7 +230,7 @@ def quick(session: nox.Session) -> None:
     without models and other engines. Another sample: ``nox -s quick -- --seed 1``."""
     session.log("The tests take two minutes on two cores, after an installation of 2 to 5.")
     install_torch(session)
-    install_packages(session, ("frontend-tracer", "inductor-backend", "cudagraphs-backend"))
+    install_packages(session, engines=False)  # their tables of limits are checked, too
     session.install(*TEST)
     session.install("--no-deps", TRITON)
     session.env["PYTHONDONTWRITEBYTECODE"] = ""  # as in `run_tests`

@@ -24,7 +24,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 
-#: Run as a whole.
+#: All of their tests run.
 CHECKS = ("test_words.py", "test_limits.py", "test_layers.py", "test_docs.py")
 
 #: Libraries that the session does not install.
@@ -85,9 +85,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names = [
         (str(item.path.relative_to(TESTS).parent).replace(".", ""), item.nodeid) for item in items
     ]
-    kept = chosen(names, config.getoption("--seed"))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-    items[:] = [item for item in items if item.nodeid in kept]
+    selected = chosen(names, config.getoption("--seed"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in selected])
+    items[:] = [item for item in items if item.nodeid in selected]
 
 
 def main(arguments: Sequence[str]) -> int:

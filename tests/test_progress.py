@@ -85,12 +85,12 @@ def test_quick_takes_a_few_tests_of_each_folder_and_all_checks():
         for k in range(9)
     ]
     names += [("", f"tests/test_words.py::t{k}") for k in range(9)]
-    kept = quick.chosen(names, 0)
+    selected = quick.chosen(names, 0)
     for i in range(3):
-        of_folder = [name for name in kept if f"folder{i}/" in name]
+        of_folder = [name for name in selected if f"folder{i}/" in name]
         assert len(of_folder) == quick.COUNT and len({n.partition("::")[0] for n in of_folder}) == 2
-    assert sum("test_words" in name for name in kept) == 9
-    assert quick.chosen(names, 1) != kept
+    assert sum("test_words" in name for name in selected) == 9
+    assert quick.chosen(names, 1) != selected
 
 
 def test_quick_leaves_out_files_that_need_other_libraries():

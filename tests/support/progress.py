@@ -17,20 +17,20 @@ import pytest
 #: Seconds between two lines.
 INTERVAL = 20.0
 #: Guesses: seconds of the longest file and of the last one in LONG, and of a test elsewhere.
-LONGEST, LAST, TEST = 150.0, 12.0, 0.1
+FIRST, LAST, TEST = 150.0, 12.0, 0.1
 _KEY = "tracer-core/seconds of files"
 
 
 def guesses(long: Sequence[str]) -> dict[str, float]:
     """Returns seconds for the files that LONG names, falling evenly by ratio."""
-    ratio = (LAST / LONGEST) ** (1 / max(len(long) - 1, 1))
-    return {f"tests/{name}.py": LONGEST * ratio**place for place, name in enumerate(long)}
+    ratio = (LAST / FIRST) ** (1 / max(len(long) - 1, 1))
+    return {f"tests/{name}.py": FIRST * ratio**place for place, name in enumerate(long)}
 
 
 def weights(
     ids: Iterable[str], long: Mapping[str, float], known: Mapping[str, float]
 ) -> dict[str, float]:
-    """Returns the seconds of one test of each file. long: guesses for whole files. known: seconds of
+    """Returns the seconds of one test of each file. long: guesses for all tests of a file. known: seconds of
     one test in an earlier run."""
     number = collections.Counter(test.partition("::")[0] for test in ids)
     return {
@@ -48,8 +48,8 @@ def line(share: float, tests: int, of: int, elapsed: float, failed: int) -> str:
 
 def minutes(seconds: float) -> str:
     """``"1 min 20 s"``, ``"20 s"``."""
-    whole = round(seconds)
-    return f"{whole // 60} min {whole % 60:02} s" if whole >= 60 else f"{whole} s"
+    total = round(seconds)
+    return f"{total // 60} min {total % 60:02} s" if total >= 60 else f"{total} s"
 
 
 class Progress:

@@ -40,9 +40,9 @@ def main(arguments: list[str]) -> int:
     broken, number = links.broken(options.out)
     for problem in broken:
         print(problem, file=sys.stderr)
-    words = sum(len(path.read_text().split()) for path in source.rglob("*.md"))
+    length = sum(len(path.read_text().split()) for path in source.rglob("*.md"))
     print(
-        f"{len(list(source.rglob('*.md')))} pages, {words:,} words, {number:,} links,"
+        f"{len(list(source.rglob('*.md')))} pages, {length:,} words, {number:,} links,"
         f" {time.perf_counter() - begin:.0f} s: {options.out / 'index.html'}"
     )
     return code or bool(broken)

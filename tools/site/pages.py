@@ -55,8 +55,8 @@ def write(source: Path, repository: str) -> list[str]:
         What is wrong: links to files that are not there.
     """
     shutil.copytree(ROOT / "docs", source)
-    made = generated.pages()
-    texts = {f"{FOLDER}/{name}": (ROOT / name).read_text() for name in BESIDE} | made
+    from_code = generated.pages()
+    texts = {f"{FOLDER}/{name}": (ROOT / name).read_text() for name in BESIDE} | from_code
     texts |= {
         str(path.relative_to(source)): path.read_text() for path in sorted(source.rglob("*.md"))
     }
@@ -71,7 +71,7 @@ def write(source: Path, repository: str) -> list[str]:
     for name, text in texts.items():
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        mended = text if name in made else mend(text, name, repository, wrong)
+        mended = text if name in from_code else mend(text, name, repository, wrong)
         path.write_text(mended)
     return wrong
 
