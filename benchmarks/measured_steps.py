@@ -7,8 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from benchmarks import harness
+
+#: Steps after the last measurement: CUDA graphs are captured again.
+STEPS_AFTER = 12
 
 
 @contextlib.contextmanager
@@ -34,6 +38,27 @@ def counts(counted: Any, fallbacks: list[str]) -> dict[str, Any]:
         "fallbacks": fallbacks,
         "cuda_graphs": cuda_graphs(),
     }
+
+
+def measure_tiles(step: Callable[[], Any], measure: bool = True, limit: float = 60.0) -> float:
+    """Steps until our graphs' block sizes are measured (`autotune.tile_search`), at most `limit`
+    seconds; returns the seconds it took. measure: False: until all is compiled that is measured,
+    which nothing on the device disturbs."""
+    from inductor_backend.autotune import tile_search
+
+    def waits(search: tile_search.TileSearch) -> bool:
+        return search.running if measure else search.compiling
+
+    start = time.perf_counter()
+    slice_seconds = tile_search.SLICE if measure else 0.0
+    with mock.patch.object(tile_search, "SLICE", slice_seconds):
+        while any(map(waits, tuple(tile_search.SEARCHES))):
+            if time.perf_counter() - start > limit:
+                break
+            step()
+    for _ in range(STEPS_AFTER if measure else 0):
+        step()
+    return time.perf_counter() - start
 
 
 def seconds_of(step: Callable[[int], Any], device: str, steps: int) -> float:

@@ -423,6 +423,24 @@ def test_results_of_recurrent_layers_in_cudnn_are_laid_out_as_its_kernels_do():
     assert torch_private.fake_result(mode, operator, (*args, False, *options), {}) is None
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_the_last_states_of_any_number_of_batches(kind, batch_first):
+    """torch 2.11's form of an LSTM for symbolic sizes returns states of four dimensions."""
+    torch.manual_seed(0)
+    layer, head = kind(8, 16, 2, batch_first=batch_first), torch.nn.Linear(16, 4)
+
+    def model(x):
+        _, state = layer(x)
+        last = state[0] if isinstance(state, tuple) else state
+        return head(last[-1]), last.shape, state
+
+    fast = tracer_core.compile(model, fullgraph=True, dynamic=True)
+    for rows in (3, 2, 4):
+        x = torch.randn(*((rows, 5) if batch_first else (5, rows)), 8)
+        compare(model(x), fast(x))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])

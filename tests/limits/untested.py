@@ -6,6 +6,7 @@ _GPU = "needs a GPU"
 _DEVICE = "needs a GPU, or a program of its own on the simulated device of tests/cudagraphs"
 _SECONDS = "a time limit: the test would have to wait for it"
 _SIZE = "needs gigabytes"
+_SEARCH = "needs a GPU; by the interpreter in tests/triton_kernels/test_tile_search.py"
 _REACHED = "no small program was found that reaches it"
 
 UNTESTED: dict[str, str] = {
@@ -31,6 +32,9 @@ UNTESTED: dict[str, str] = {
     "MAX_COMPILE_WORKERS": _GPU,
     "MAX_LAUNCH_PARAMETERS": _GPU,
     "MIN_GRAPH_LAUNCHES": _GPU,
+    "MAX_SEARCHED_KERNELS": _SEARCH,
+    "MAX_SEARCH_SECONDS": _SEARCH,
+    "MAX_SEARCH_MEMORY": _SEARCH,
     "MAX_WORKER_START_SECONDS": _SECONDS,
     "MAX_COMPILE_SECONDS": _SECONDS,
     "MAX_GATHERED_WINDOWS": _REACHED,

@@ -60,6 +60,19 @@ def test_the_default_mode_records_many_launches_where_it_pays(device):
     assert device.replays == 5
 
 
+def test_graphs_are_recaptured_at_once(device):
+    """Kernels that were measured to be faster replace others: whether capturing pays is known."""
+    _, runner = wrapped(many, "default", R(30))
+    for _ in range(9):
+        runner([torch.randn(30)])
+    captures = device.captures
+    runner.run.recapture()
+    x = torch.randn(30)
+    (result,) = runner([x])
+    torch.testing.assert_close(result, x.sort()[0])
+    assert device.captures > captures and device.replays == 6
+
+
 @pytest.mark.parametrize(
     ("fn", "mode", "options", "why"),
     [

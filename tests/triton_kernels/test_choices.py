@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from inductor_backend.codegen.triton.block_sizes import Axis, Tile, variants
+from inductor_backend.codegen.triton.block_sizes import Axis, Tile, candidates
 from inductor_backend.runtime.cuda import measurement, measurement_store
 
 DEVICE = torch.device("cuda", 0)
@@ -29,7 +29,7 @@ def times(monkeypatch, tmp_path):
 
 
 def chosen(key="work"):
-    return measurement_store.chosen(key, DEVICE, dict, "some work")
+    return measurement.chosen(key, DEVICE, dict, "some work")
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_damaged_file_is_measured_again(times, tmp_path):
         Tile((Axis("x", (0,), 4096, 1), Axis("r", (1,), 50_000, 2048)), 8, True),
     ],
 )
-def test_variants_of_a_tile_cover_the_same_loops(tile):
-    actual = variants(tile)
+def test_candidates_of_a_tile_cover_the_same_loops(tile):
+    actual = candidates(tile)
     assert actual[0] == tile and len(actual) == len(set(actual)) > 2
     for item in actual:
         assert [axis.loops for axis in item.axes] == [axis.loops for axis in tile.axes]

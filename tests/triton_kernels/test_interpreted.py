@@ -8,8 +8,10 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from inductor_backend import device_codegen
 from inductor_backend.ir.nodes import loads_of
 from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda import build
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import PROGRAMS, I, R
@@ -372,3 +374,21 @@ def test_norms_of_many_tensors_share_their_kernels():
     xs = [R(4, 4) for _ in range(40)] + [R(5) for _ in range(9)]
     result = checked(norms, *xs)
     assert len(result.compilation.sources) <= 12
+
+
+def test_a_kernel_is_built_once(monkeypatch):
+    """What is started while the graph is still compiled is what its module loads."""
+    started, loaded = set(), set()
+    original = build.load_kernels
+    monkeypatch.setattr(
+        device_codegen, "start_early", lambda kernel, device: started.add(kernel.key())
+    )
+
+    def load(kernels, device):
+        loaded.update(kernel.key() for kernel in kernels)
+        return original(kernels, device)
+
+    monkeypatch.setattr(build, "load_kernels", load)
+    with interpreted():
+        compiled(lambda x: (F.layer_norm(x, (40,)).exp(), (x + 1).t().contiguous()), R(30, 40))
+    assert len(started) >= 2 and started == loaded

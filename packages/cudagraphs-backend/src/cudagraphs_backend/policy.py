@@ -147,18 +147,18 @@ class CpuBoundCheck:
 class GraphEntry:
     """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
     addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
-    calls. seen: address tuples of the other inputs. captures, replays: so far. timed, attempts:
+    calls. seen: address tuples of the other inputs. captures, replays: so far. timed, misses:
     under the option `measured`, timed runs, and calls that looked for a CUDA graph in vain.
     """
 
     __slots__ = (
-        "attempts", "captures", "copied", "pointers", "reason", "recordings", "replays", "results",
+        "misses", "captures", "copied", "pointers", "reason", "recordings", "replays", "results",
         "runs", "seen", "timed",
     )  # fmt: skip
 
     def __init__(self, timed: CpuBoundCheck) -> None:
         self.recordings: list[CapturedGraph] = []
-        self.runs = self.captures = self.replays = self.attempts = 0
+        self.runs = self.captures = self.replays = self.misses = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
@@ -221,16 +221,16 @@ class CapturePolicy:
         if not self.measured:
             return True
         entry.reason = entry.timed.against() or ""
-        if entry.attempts >= max(MAX_UNPAID_CALLS, entry.replays):
+        if entry.misses >= max(MAX_UNPAID_CALLS, entry.replays):
             entry.reason = (
-                f"of {entry.attempts + entry.replays} calls, {entry.replays} fit a recording"
+                f"of {entry.misses + entry.replays} calls, {entry.replays} fit a recording"
             )
             while entry.recordings:
                 entry.recordings.pop().close()
         if entry.reason:
             logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
         elif entry.timed.decided:
-            entry.attempts += 1
+            entry.misses += 1
         return entry.timed.decided and not entry.reason and entry.recurs()
 
     def affordable(self, entry: GraphEntry, captured_sizes: int) -> bool:

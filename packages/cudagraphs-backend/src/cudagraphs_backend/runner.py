@@ -358,6 +358,14 @@ class GraphedRunner:
             self._reasons.clear()
             self._replays = self._plain = 0
 
+    def recapture(self) -> None:
+        """Throws the CUDA graphs away; the next call of each size captures a new one."""
+        with self._lock:
+            for entry in self._entries.values():
+                while entry.recordings:
+                    entry.recordings.pop().close()
+                entry.captures = entry.replays = entry.misses = 0
+
     def row(self) -> GraphRow:
         """Returns what became of this graph."""
         with self._lock:

@@ -22,8 +22,14 @@ Numbers = Callable[[list[Any]], torch.Tensor]
 class WithNumbers:
     """Mutable: makes the tensor on the device at the first call."""
 
-    def __init__(self, runner: RunFunction, state: DeviceState, numbers: Numbers) -> None:
-        self.runner = runner
+    def __init__(
+        self,
+        runner: RunFunction,
+        state: DeviceState,
+        numbers: Numbers,
+        recapture: Callable[[], None],
+    ) -> None:
+        self.runner, self.recapture = runner, recapture
         self._state, self._numbers = state, numbers
         self._place: torch.Tensor | None = None
 

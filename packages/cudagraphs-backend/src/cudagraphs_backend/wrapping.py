@@ -42,7 +42,8 @@ def wrap(
     argument with True before it allocates memory of results, with False before other memory.
     numbers: the runner takes one more input, a tensor of the float arguments of a call, and reads
     these nowhere else. launches: of one call, where the caller knows. module: the source of the
-    runner, under which the option `measured` stores its verdicts for later processes."""
+    runner, under which the option `measured` stores its verdicts for later processes. The returned
+    runner's ``run.recapture()`` throws its CUDA graphs away; calls capture new ones."""
     runner = Runner.of(runner, "a wrapped backend")
     traits = (
         capturability.traits_of(graph.graph)
@@ -70,11 +71,12 @@ def wrap(
     if options.measured and module is not None and spec.device.type == "cuda":
         stored = isinstance(graph, Mapping)
         verdicts = Verdicts(module, spec.device, from_store=stored)
-    run: RunFunction = GraphedRunner(
+    graphed = GraphedRunner(
         runner.run, traits, spec, state, options, run_in_pools, verdicts, launches or 0
     )
+    run: RunFunction = graphed
     if numbers is not None:
-        run = WithNumbers(run, state, numbers)
+        run = WithNumbers(graphed, state, numbers, graphed.recapture)
     return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())
 
 

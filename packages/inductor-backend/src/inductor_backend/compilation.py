@@ -61,6 +61,8 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
     blocks: dict[str, Blocks] = field(default_factory=dict)
+    #: Kernels whose tiles are measured while the program runs (`autotune.tiles.SearchedKernel`).
+    searched: list[Any] = field(default_factory=list)
     channels_last_outputs: frozenset[str] | None = None
     lowered: GraphLowering | None = None
     #: Wrappers that rewrites put around the runner, outermost first.

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
-from inductor_backend.autotune.matmul import matmul_kernel, tiles_of
+from inductor_backend.autotune.matmul import matmul_kernel
+from inductor_backend.autotune.tiles import tiles_of, with_search
 from inductor_backend.codegen.common.loop_nest import is_column, loop_nest
 from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.cpp.flex_attention import kernel_of
@@ -137,9 +138,11 @@ class TritonCodegen(DeviceCodegen):
             if matmul:
                 kernel = matmul_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
             else:
-                kernel = TritonKernelWriter(c.program, body, c.sizes, tile).write()
+                writer = TritonKernelWriter(c.program, body, c.sizes, tile)
+                kernel = writer.write()
                 if not kernel.looped:
                     kernel = replace(kernel, reusable=self._reusable(c, body, kernel.pointers))
+                kernel = with_search(c, body, kernel, writer.tile)
             result.append(kernel)
             start_early(specification_of(kernel), c.target.device)
         return result

@@ -182,6 +182,27 @@ MAX_KERNEL_COMPILE_SECONDS = LIMITS.add(
     beyond="The process is ended; this one compiles the kernel.",
     seen="a warning in the log",
 )
+MAX_SEARCHED_KERNELS = LIMITS.add(
+    "MAX_SEARCHED_KERNELS",
+    64,
+    unit="kernels of a graph whose block sizes are measured while the program runs",
+    beyond="Of the others, which move fewer bytes, the block sizes are not measured.",
+    seen="the log, at level INFO",
+)
+MAX_SEARCH_SECONDS = LIMITS.add(
+    "MAX_SEARCH_SECONDS",
+    2.0,
+    unit="seconds for which the calls of a graph measure block sizes",
+    beyond="Kernels that are not measured by then keep their block sizes.",
+    seen="the log, at level INFO",
+)
+MAX_SEARCH_MEMORY = LIMITS.add(
+    "MAX_SEARCH_MEMORY",
+    0.25,
+    unit="part of the free device memory that one kernel is measured on",
+    beyond="The kernel keeps its block sizes.",
+    seen="the log, at level INFO",
+)
 MAX_LAUNCH_PARAMETERS = LIMITS.add(
     "MAX_LAUNCH_PARAMETERS",
     256,

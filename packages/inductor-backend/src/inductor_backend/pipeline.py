@@ -15,6 +15,7 @@ from inductor_backend import control_flow_steps, stages
 from inductor_backend import kernel_stages as kernels
 from inductor_backend import rewrite_stages as rewrites
 from inductor_backend.autotune import matmul
+from inductor_backend.autotune.tile_search import with_tile_search
 from inductor_backend.compilation import Compilation, Stage
 from inductor_backend.debug import printer, verify
 from inductor_backend.kernel_table import report_data
@@ -97,6 +98,8 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c), stored)
     if c.target.device.type == "cuda":
         runner = with_cuda_graphs(runner, c.original, c.spec)
+    if c.searched:
+        runner = with_tile_search(runner, c)
     wrapped: Runner = replace(runner, channels_last=frozenset(c.program.channels_last))
     for wrap in reversed(c.wraps):
         wrapped = wrap(wrapped)

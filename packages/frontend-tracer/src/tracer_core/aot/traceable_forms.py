@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.aot import fused_optimizers, grad_scaling
 from tracer_core.ops.higher_order import adafactor
 from tracer_core.torch_private.names import names
@@ -44,7 +45,8 @@ def _recurrent(name: str) -> Callable[..., Any]:
 
     def form(*args: Any) -> Any:
         if not _runs_in_cudnn(args):
-            return function(*args)
+            result = function(*args)
+            return torch_private.corrected_states(args, result) if is_lstm else result
         x, states, weights, biases, layers, dropout, train, bidirectional, batch_first = args
         hx, cx = states if is_lstm else (states, None)
         hidden = hx.shape[2] if cx is None else cx.shape[2]

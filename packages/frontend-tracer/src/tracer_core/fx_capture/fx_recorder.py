@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -54,7 +54,14 @@ from tracer_core.torch_private.needed import OpOverloadPacket, pytree, set_grad_
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
 _NATIVE_ATTENTION = name("_native_multi_head_attention")
-_ONE_HOT = frozenset(names("_C._nn.one_hot ops.aten.one_hot.default"))
+#: Functions whose results on fakes are corrected, from their arguments.
+_CORRECTIONS: Mapping[Any, Callable[[Any, Any], Any]] = {
+    # a fake is laid out as its argument, kernels' results are contiguous
+    **dict.fromkeys(
+        names("_C._nn.one_hot ops.aten.one_hot.default"), lambda args, result: result.contiguous()
+    ),
+    **dict.fromkeys(names("lstm"), torch_private.corrected_states),
+}
 #: Functions of C that tell a torch-function mode what is called.
 _DISPATCHED = (
     types.BuiltinFunctionType,
@@ -253,9 +260,9 @@ class Recorder(WrittenGraph):
         self._check(func, result, writes)
         if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
-        if func in _ONE_HOT:  # a fake is laid out as its argument, kernels' results are contiguous
+        if func in _CORRECTIONS:
             with self.fakes.mode:
-                result = result.contiguous()
+                result = _CORRECTIONS[func](fake_args, result)
         writes.realize(func, fake_args, fake_kwargs)
         for fake in writes.unseen:
             self.fakes.note_write(fake)

@@ -136,6 +136,7 @@ from tracer_core.torch_private.memory_layout import (
     suggested_memory_format,
 )
 from tracer_core.torch_private.names import MissingName, not_found
+from tracer_core.torch_private.own_fakes import corrected_states as corrected_states
 from tracer_core.torch_private.own_fakes import fake_result as fake_result
 from tracer_core.torch_private.own_fakes import takes_objects as takes_objects
 from tracer_core.torch_private.python_side import (

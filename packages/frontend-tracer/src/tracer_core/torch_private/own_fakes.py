@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +95,18 @@ def _cudnn_layers(mode: Any, value: Any, *rest: Any) -> Any:
     result = torch.ops.aten._cudnn_rnn.default(value.transpose(0, 1), *before, False, *others)
     output = result[0].transpose(0, 1)
     return result[0].new_empty_strided(output.shape, output.stride()), *result[1:]
+
+
+def corrected_states(args: Sequence[Any], result: Any) -> Any:
+    """Returns the result of ``torch.lstm`` on symbolic sizes with states of the passed states' shapes:
+    those of torch 2.11 have a dimension of size 1 more (its form for such sizes squeezes the batches).
+    """
+    states = args[1]
+    if len(args) != 9 or not isinstance(states, (list, tuple)):
+        return result  # of packed sequences
+    out, *new = result
+    pairs = zip(new, states, strict=True)
+    return out, *(a if a.dim() == b.dim() else torch.reshape(a, b.shape) for a, b in pairs)
 
 
 @functools.cache

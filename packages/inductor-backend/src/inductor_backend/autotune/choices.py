@@ -62,11 +62,13 @@ class Kernels(Mapping[str, TritonKernel]):
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
     """The candidates for one piece of work: generated kernels, distinguished by name, and
-    optionally (`instead`) an ATen operator with a kernel for the rest of the fused group."""
+    optionally (`instead`) an ATen operator with a kernel for the rest of the fused group. name: of
+    all the kernels' functions; "": made of what they compute."""
 
     program: LoopProgram
     kernels: Kernels
-    instead: tuple[ExternNode, TritonKernel | None] | None
+    instead: tuple[ExternNode, TritonKernel | None] | None = None
+    name: str = ""
 
     def what(self) -> str:
         """Returns a description for log messages."""
@@ -85,12 +87,12 @@ def build_all(c: Compilation, choices: Sequence[TunedChoice]) -> None:
         for key, choice in by_key.items()
         if measurement_store.lookup(key, c.target.device) is None
     }
-    specifications = [
+    kernels = [
         kernel
         for choice in missing.values()
-        for kernel in _specifications(c, choice.kernels).values()
+        for kernel, _ in specifications(c, choice.kernels).values()
     ]
-    build_side_by_side([kernel for kernel, _ in specifications], c.target.device)
+    build_side_by_side(kernels, c.target.device)
 
 
 def choose(c: Compilation, choice: TunedChoice) -> str:
@@ -100,9 +102,7 @@ def choose(c: Compilation, choice: TunedChoice) -> str:
         return ATEN
     key = _key(c, choice)
     try:
-        return measurement_store.chosen(
-            key, c.target.device, lambda: _candidates(c, choice), choice.what()
-        )
+        return measurement.chosen(key, c.target.device, lambda: runs_of(c, choice), choice.what())
     except torch.OutOfMemoryError:
         logger().warning("%s: not measured, there is no memory for it", choice.what())
         return ATEN
@@ -137,25 +137,34 @@ def layout_hint(c: Compilation, layout: BufferLayout) -> tuple[tuple[int, ...], 
     return tuple(map(c.sizes.hint, layout.sizes)), tuple(map(c.sizes.hint, layout.strides))
 
 
-def _candidates(c: Compilation, choice: TunedChoice) -> dict[str, Callable[[], None]]:
+def runs_of(
+    c: Compilation, choice: TunedChoice, verify_all: bool = False
+) -> dict[str, Callable[[], None]]:
+    """Returns what launches each candidate that can run, on memory of the choice's own. verify_all:
+    compares the results of all with those of the first."""
     memory = _Memory(c, choice.program)
     candidates: dict[str, Callable[[], None]] = {}
     if choice.instead is not None:
         call, beside = choice.instead
         rest = None if beside is None else memory.candidates({ATEN: beside})[ATEN]
         candidates[ATEN] = memory.operator(call, rest)
-    result = memory.candidates(choice.kernels)
-    return {**candidates, **_verified(result, choice.kernels, memory.storages)}
+    result = memory.candidates(choice.kernels, choice.name)
+    return {**candidates, **_verified(result, choice.kernels, memory.storages, verify_all)}
 
 
 def _verified(
-    runs: Mapping[str, Callable[[], None]], kernels: Kernels, storages: Mapping[str, torch.Tensor]
+    runs: Mapping[str, Callable[[], None]],
+    kernels: Kernels,
+    storages: Mapping[str, torch.Tensor],
+    every: bool,
 ) -> dict[str, Callable[[], None]]:
-    """Drops the kernels whose results differ from those of the first, plainest kernel. Only kernels
-    with tensor descriptors or persistent loops are verified: those features are young in Triton."""
+    """Drops the kernels whose results differ from those of the first, plainest kernel. every: checks
+    all; else only those with tensor descriptors or persistent loops, which are young in Triton."""
     basic, *others = kernels
     young = [
-        name for name in others if name in runs and (kernels[name].matrices or kernels[name].most)
+        name
+        for name in others
+        if name in runs and (every or kernels[name].matrices or kernels[name].most)
     ]
     if not young:
         return dict(runs)
@@ -188,13 +197,13 @@ def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     return bool(apart <= CLOSE * full)
 
 
-def _specifications(
-    c: Compilation, kernels: Mapping[str, TritonKernel]
+def specifications(
+    c: Compilation, kernels: Mapping[str, TritonKernel], function: str = ""
 ) -> dict[str, tuple[Kernel, int]]:
     """Returns what is compiled for each kernel, and its number of programs."""
     result = {}
     for name, kernel in kernels.items():
-        label = f"fused_{kernel.label}"
+        label = function or f"fused_{kernel.label}"
         programs = math.prod(-(-c.sizes.hint(numel) // block) for numel, block in kernel.grid)
         described = specification(kernel, label, kernel.text.replace(NAME, label))
         result[name] = (described, min(programs, kernel.most) if kernel.most else programs)
@@ -207,6 +216,8 @@ class _Memory:
     def __init__(self, c: Compilation, program: LoopProgram) -> None:
         self.c, self.program = c, program
         self.storages: dict[str, torch.Tensor] = {}
+        #: Not the program's, which has to draw eager's numbers.
+        self.generator = torch.Generator(c.target.device).manual_seed(0)
 
     def storage(self, name: str) -> torch.Tensor:
         if name not in self.storages:
@@ -216,13 +227,16 @@ class _Memory:
             dtype = self.program.buffers[name].dtype
             result = torch.zeros(max(count, 1), dtype=dtype, device=self.c.target.device)
             if dtype.is_floating_point:
-                result.normal_()
+                wide = torch.float32 if dtype.itemsize == 1 else dtype
+                result.copy_(result.to(wide).normal_(generator=self.generator))
             self.storages[name] = result
         return self.storages[name]
 
-    def candidates(self, kernels: Mapping[str, TritonKernel]) -> dict[str, Callable[[], None]]:
+    def candidates(
+        self, kernels: Mapping[str, TritonKernel], function: str = ""
+    ) -> dict[str, Callable[[], None]]:
         candidates = {}
-        described = _specifications(self.c, kernels)
+        described = specifications(self.c, kernels, function)
         for name, kernel in measurement.loaded(described, self.c.target.device).items():
             written = kernels[name]
             arguments: list[torch.Tensor | int] = [*map(self.storage, written.pointers)]

@@ -1,7 +1,7 @@
 """max-autotune on CUDA devices: decides which matmuls become generated kernels, with which blocks.
 
-Runs on an inlined program; turns the chosen matmuls into loops and fills `blocks`. `tiles_of`
-chooses the tiles of the other kernels. A matmul becomes a generated kernel only where, on this
+Runs on an inlined program; turns the chosen matmuls into loops and fills `blocks`. (`tiles` chooses
+the tiles of the other kernels.) A matmul becomes a generated kernel only where, on this
 device and at the captured sizes, its kernel is faster than the operator followed by a kernel for
 the fused epilogue. float32 matmuls qualify only where torch allows TF32; a graph with such matmuls
 is recompiled when that setting changes.
@@ -19,7 +19,6 @@ import torch
 
 from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, choose, layout_hint
 from inductor_backend.autotune.matmul_configs import Work, candidates, device_of
-from inductor_backend.codegen.triton.block_sizes import Tile, variants
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.matmul import Blocks, MatmulKernelWriter
 from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Strided
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
 #: Modes in which kernels are chosen by measurement.
 TUNED_MODES = frozenset({"max-autotune", "max-autotune-no-cudagraphs"})
-
-#: Kernels that move fewer bytes keep the tile that the access pattern suggests.
-MIN_BYTES = 4 * 2**20
 
 
 def tuned(c: Compilation) -> bool:
@@ -172,33 +168,6 @@ def _rest(
     domain = Domain(outer, (False,) * len(outer))
     body = kernel_body(program, domain, nodes, needed, c.sizes, rows=False, in_registers=True)
     return TritonKernelWriter(program, body, c.sizes).write()
-
-
-def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile | None]:
-    """Returns the measured tile of each kernel, None for the tile that the access pattern suggests."""
-    if not tuned(c):
-        return [None] * len(bodies)
-    possible = [None if body is None else _tiles(c, body) for body in bodies]
-    build_all(c, [result[1] for result in possible if result is not None])
-    return [None if result is None else result[0].get(choose(c, result[1])) for result in possible]
-
-
-def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], TunedChoice] | None:
-    """Returns tiles by name, and the choice between them; None for kernels that move few bytes."""
-    simple = TritonKernelWriter(c.program, body, c.sizes).tile
-    moved = sum(
-        c.sizes.hint(c.program.buffers[name].layout.extent) * c.program.buffers[name].dtype.itemsize
-        for name in {*body.reads(), *body.writes}
-    )
-    if moved < MIN_BYTES:
-        return None
-    tiles = {str(tile): tile for tile in variants(simple)}
-    kernels = {name: partial(_tiled, c, body, tile) for name, tile in tiles.items()}
-    return tiles, TunedChoice(c.program, Kernels(kernels), None)
-
-
-def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:
-    return TritonKernelWriter(c.program, body, c.sizes, tile).write()
 
 
 def has_float32_matmuls(c: Compilation) -> bool:

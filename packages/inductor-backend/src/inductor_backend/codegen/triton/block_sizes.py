@@ -6,6 +6,8 @@ tile gives a correct kernel.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -106,7 +108,8 @@ def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...]) -> Tile:
         block = 128
     else:
         block = 512 if count <= PROCESSORS * 8 * 512 else 1024
-    return Tile((_axis("x", nest, outer, block),), max(1, min(4, block // 32)), False)
+    warps = max(1, min(4, block // 32)) if block < 1024 else 8
+    return Tile((_axis("x", nest, outer, block),), warps, False)
 
 
 def _crossing(
@@ -134,10 +137,10 @@ def _tiled(
     narrow = all(
         program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads())
     )
-    block = 64 if narrow else 32
-    y = _axis("y", nest, (crossing,), block)
-    x = _axis("x", nest, tuple(k for k in outer if k != crossing), block)
-    return Tile((y, x), 8 if narrow else 4, False)
+    rows, columns, warps = (64, 64, 8) if narrow else (16, 64, 4)
+    y = _axis("y", nest, (crossing,), rows)
+    x = _axis("x", nest, tuple(k for k in outer if k != crossing), columns)
+    return Tile((y, x), warps, False)
 
 
 def _contiguous_elements(
@@ -189,14 +192,22 @@ def _reduction(
         r_block = min(2048, power_of_two(length))
         x_block = max(1, min(512 // r_block, power_of_two(max(count, 1))))
     elements = x_block * r_block
-    warps = max(1, min(16, elements // 256)) if fits else max(1, min(8, elements // 128))
+    if not fits:
+        warps = max(1, min(8, elements // 128))
+    elif column:  # a thread adds up the columns that it holds: the longer, the fewer exchanges
+        warps = max(1, elements // 1024)
+    else:
+        warps = max(1, min(8 if r_block < MAX_PERSISTENT else 16, elements // 256))
     return Tile(
         (_axis("x", nest, outer, x_block), _axis("r", nest, inner, r_block)), warps, not fits
     )
 
 
 def _rows_at_once(count: int, r_block: int, column: bool) -> int:
-    most = max(8 if column else 1, (2048 if column else 1024) // r_block)
+    if column:
+        most = max(8, 2048 // r_block)
+    else:
+        most = max(32 if r_block <= 128 else 1, 1024 // r_block)
     block = min(most, power_of_two(max(count, 1)))
     least = min(block, 16) if column else 1
     while block > least and count < 2 * PROCESSORS * block:
@@ -204,35 +215,41 @@ def _rows_at_once(count: int, r_block: int, column: bool) -> int:
     return block
 
 
-def variants(tile: Tile) -> list[Tile]:
+#: Candidates beside the chosen tile, by what a kernel does. Pointwise: (block, warps). One row or
+#: column a block: (factor of its rows, elements a thread). A loop over many columns, over few long
+#: rows, and two contiguous dimensions: (blocks, warps). Of 577 kernels of twelve models on an H200
+#: the best of these is within 1 to 3 % of the best of 40, the chosen tile within 9 to 44 %.
+_POINTS = ((1024, 8), (2048, 4), (512, 8), (1024, 4), (512, 4), (1024, 2))
+_HELD = ((1, 32), (0.5, 4), (1, 4), (1, 64), (0.25, 16), (8, 16), (1, 16), (0.25, 2))
+_COLUMNS = ((16, 32, 4), (32, 64, 8), (16, 8, 2), (8, 256, 16), (16, 16, 4), (32, 8, 2))
+_ROWS = ((2, 2048, 16), (1, 8192, 16), (2, 1024, 16), (1, 2048, 8), (1, 4096, 16))
+_CROSSED = ((16, 64, 4), (32, 64, 4), (16, 32, 4), (16, 128, 8), (64, 64, 8), (32, 32, 4))
+
+
+def candidates(tile: Tile) -> list[Tile]:
     """Returns tiles to benchmark for the same loops; the chosen one is the first."""
-    reduced = tile.reduced
-    if reduced is not None and tile.looped:
-        result = [(x, r, w) for x in (1, 2) for r in (1, 2) for w in (1, 2)]
-        changed = [_scaled(tile, {"x": x, "r": r}, tile.warps * w) for x, r, w in result]
-    elif reduced is not None:
-        pairs = (
-            (1, 0.5),
-            (1, 2),
-            (0.5, 1),
-            (2, 1),
-            (2, 2),
-        )  # on an H100 within 1 % of each other, mostly
-        changed = [_scaled(tile, {"x": x}, int(tile.warps * w)) for x, w in pairs]
-    elif len(tile.axes) == 2:
-        shapes = ((1, 1), (0.5, 2), (2, 0.5), (2, 1), (1, 2))
-        changed = [_scaled(tile, {"y": y, "x": x}, w) for y, x in shapes for w in (4, 8)]
-    else:
-        changed = [_scaled(tile, {"x": x}, w) for x in (1, 0.5, 2, 4) for w in (tile.warps, 4, 8)]
-    return list(dict.fromkeys([tile, *changed]))
-
-
-def _scaled(tile: Tile, factors: dict[str, float], warps: int) -> Tile:
-    axes = tuple(
-        replace(
-            axis,
-            block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), MAX_PERSISTENT)),
+    first = tile.axes[0]
+    if tile.reduced is None:
+        shapes: Iterable[tuple[int, ...]] = _POINTS if len(tile.axes) == 1 else _CROSSED
+    elif not tile.looped:
+        elements = first.block * tile.reduced.block
+        shapes = (
+            (int(first.block * rows), tile.reduced.block, int(elements * rows / (32 * held)))
+            for rows, held in _HELD
         )
-        for axis in tile.axes
-    )
-    return Tile(axes, max(1, min(16, warps)), tile.looped)
+    else:
+        shapes = _COLUMNS if first.block > 2 else _ROWS
+    tiles = [_shaped(tile, blocks, warps) for *blocks, warps in shapes]
+    return list(dict.fromkeys([tile, *(item for item in tiles if item is not None)]))
+
+
+def _shaped(tile: Tile, blocks: Sequence[int], warps: int) -> Tile | None:
+    """Returns the tile with other blocks, None where one is empty or larger than its axis, or a
+    thread would hold too much or nothing."""
+    axes = tuple(replace(axis, block=block) for axis, block in zip(tile.axes, blocks, strict=True))
+    for axis, old in zip(axes, tile.axes, strict=True):
+        most = power_of_two(axis.numel) if isinstance(axis.numel, int) else MAX_PERSISTENT
+        if not 1 <= axis.block <= max(most, old.block):
+            return None
+    held = math.prod(blocks) / (32 * warps) if warps else 0
+    return Tile(axes, warps, tile.looped) if 1 <= held <= 64 and warps <= 16 else None

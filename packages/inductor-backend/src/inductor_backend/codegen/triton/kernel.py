@@ -21,6 +21,7 @@ from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import LoopProgram, Store
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
+from inductor_backend.runtime.cuda.triton_compile import TileEffect
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.inplace_reuse import overtakes
 
@@ -34,7 +35,7 @@ class TritonKernel:
     pointer, pointers only read, at the same points), by their numbers. matrices: tensor
     descriptors, arguments after the sizes. most: limit on programs of a persistent kernel (0: one
     program per block). written: numbers of the pointers that it stores to. asserts: it
-    checks indices by device assertions."""
+    checks indices by device assertions. searched: see `triton_compile.Kernel`."""
 
     text: str
     pointers: tuple[str, ...]
@@ -51,6 +52,7 @@ class TritonKernel:
     most: int = 0
     written: tuple[int, ...] = ()
     asserts: bool = field(default=False, repr=False)  # the kernel's name is made from its repr
+    searched: TileEffect = field(default="", repr=False)
 
 
 class TritonKernelWriter:

@@ -156,10 +156,11 @@ def blocks_of(kernel: TritonKernel) -> list[tuple[str, int, int]]:
 
 def specification_text(kernel: TritonKernel, name: str, text: str) -> str:
     """Returns the expression of what is compiled. text: an expression of the kernel's text."""
-    asserts = ", asserts=True" if kernel.asserts else ""
+    more = ", asserts=True" if kernel.asserts else ""
+    more += f", searched={kernel.searched!r}" if kernel.searched else ""
     return (
         f"Kernel({name!r}, {text}, {list(kernel.types)}, {len(kernel.sizes)},"
-        f" {dict(kernel.constants)}, {kernel.warps}, {kernel.stages}, {blocks_of(kernel)}{asserts})"
+        f" {dict(kernel.constants)}, {kernel.warps}, {kernel.stages}, {blocks_of(kernel)}{more})"
     )
 
 
@@ -175,4 +176,5 @@ def specification(kernel: TritonKernel, name: str, text: str) -> Kernel:
         kernel.stages,
         blocks_of(kernel),
         kernel.asserts,
+        kernel.searched,
     )

@@ -85,10 +85,22 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
         ]
 
 
+def load_stored(kernel: Kernel, device: torch.device) -> LoadedKernel | None:
+    """Loads a kernel whose machine code is in the kernel store or a package; else returns None.
+    Raises BackendError where the device cannot run it."""
+    if device.type != "cuda":
+        return load_kernels([kernel], device)[0]
+    with torch.cuda.device(device):
+        binary = _stored(kernel, capability(), aligned=True)
+        return None if binary is None else _load(binary, kernel, device)
+
+
 def load_what_compiles(
     kernels: Sequence[Kernel], device: torch.device
 ) -> list[LoadedKernel | BackendError]:
     """Returns each loaded kernel, or the reason why it cannot run on the device."""
+    if device.type != "cuda":
+        return list(load_kernels(kernels, device))
     with torch.cuda.device(device):
         waiting = start(kernels)
         result: list[LoadedKernel | BackendError] = []

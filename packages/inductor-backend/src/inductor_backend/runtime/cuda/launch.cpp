@@ -177,9 +177,9 @@ static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
     return 0;
 }
 
-// a: the run, the stream, then its slots
+// a: where the run's address is (launch.py replaces it between two calls), the stream, then its slots
 TC_EXPORT void run_kernels(const int64_t* a) {
-    const int64_t* run = (const int64_t*)a[0];
+    const int64_t* run = (const int64_t*)__atomic_load_n((const int64_t*)a[0], __ATOMIC_ACQUIRE);
     Handle context = nullptr;
     get_context(&context);
     const bool other = context != (Handle)run[0];   // another device, or a thread that CUDA does not know yet

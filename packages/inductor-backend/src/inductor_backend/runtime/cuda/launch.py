@@ -12,15 +12,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
 
 from inductor_backend.limits import MAX_LAUNCH_PARAMETERS
+from inductor_backend.runtime.cuda import faster_tiles
 from inductor_backend.runtime.cuda.build import LoadedKernel
 from inductor_backend.runtime.cuda.driver import context, library
+from inductor_backend.runtime.cuda.triton_compile import Kernel
 from inductor_backend.torch_private import cuda_raw_stream
 from tracer_core.plugin_api import BackendError
 
@@ -52,17 +55,67 @@ def current_stream(device: torch.device) -> int:
 
 
 def launches(slots: int, described: Sequence[Launch]) -> tuple[Callable[..., None], int]:
-    """Returns the run's callable and the address of its description, the callable's first argument."""
-    if any(launch[0].interpreted is not None for launch in described):
-        return functools.partial(_interpret, described), 0
-    description = _Description(described)
-    function = library().function("run_kernels", slots + 2)
-    _DESCRIPTIONS[id(description.fields)] = description
-    return function, ctypes.addressof(description.fields)
+    """Returns the run's callable and the address of its description, the callable's first argument.
+    Kernels for which a faster tile is stored are launched with that (`faster_tiles`), others from
+    `use_faster_tile` on."""
+    run = _Run([faster_tiles.replaced(launch) for launch in described])
+    for number, (loaded, programs, *_) in enumerate(run.described):
+        if loaded.kernel.searched and isinstance(programs, int):
+            _SEARCHED[faster_tiles.key_of(loaded.kernel, programs)].append((run, number))
+    return run.called(slots)
 
 
-#: Descriptions live as long as the process, like the kernels that they name.
-_DESCRIPTIONS: dict[int, _Description] = {}
+def exactly(slots: int, described: Sequence[Launch]) -> tuple[Callable[..., None], int]:
+    """Returns the same for a run that always launches the described kernels."""
+    return _Run(list(described)).called(slots)
+
+
+def use_faster_tiles(launched: Iterable[tuple[Kernel, int]], device: torch.device) -> int:
+    """Launches the faster kernels that are stored (`faster_tiles`) for kernels and their numbers of
+    programs, on a device, from the next call on; returns how many launches that changed. CUDA graphs
+    keep what they captured."""
+    changed: Counter[_Run] = Counter()
+    for kernel, programs in launched:
+        for run, number in _SEARCHED.get(faster_tiles.key_of(kernel, programs), ()):
+            launch = run.described[number]
+            faster = faster_tiles.replaced(launch) if launch[0].device == device else launch
+            if faster is not launch:
+                run.described[number] = faster
+                changed[run] += 1
+    for run in changed:
+        run.describe()
+    return changed.total()
+
+
+class _Run:
+    """Mutable: the launches of a run. `address` holds the address of their description; a new one is
+    put there in one store, and the old one stays for calls that are under way."""
+
+    def __init__(self, described: list[Launch]) -> None:
+        self.described = described
+        self.address = ctypes.c_int64(0)
+        self._descriptions: list[_Description] = []
+
+    def called(self, slots: int) -> tuple[Callable[..., None], int]:
+        if self.described and self.described[0][0].interpreted is not None:
+            return functools.partial(_interpret, self), 0
+        self.describe()
+        _RUNS.append(self)
+        return library().function("run_kernels", slots + 2), ctypes.addressof(self.address)
+
+    def describe(self) -> None:
+        """Has calls from now on launch what is described."""
+        if not self.described or self.described[0][0].interpreted is None:
+            description = _Description(tuple(self.described))
+            self._descriptions.append(description)
+            self.address.value = ctypes.addressof(description.fields)
+
+
+#: Runs live as long as the process, like the kernels that they name.
+_RUNS: list[_Run] = []
+
+#: Where kernels are launched whose tiles may be replaced, by `faster_tiles.key_of`.
+_SEARCHED: defaultdict[str, list[tuple[_Run, int]]] = defaultdict(list)
 
 
 class _Description:
@@ -124,11 +177,11 @@ def _matrices(kernel: LoadedKernel, matrices: Sequence[Matrix]) -> list[int]:
     return fields
 
 
-def _interpret(described: Sequence[Launch], description: int, stream: int, *slots: Any) -> None:
+def _interpret(run: _Run, description: int, stream: int, *slots: Any) -> None:
     def number(size: Size) -> int:
         return int(slots[size.number]) if isinstance(size, slot) else size
 
-    for kernel, grid, parameters, *matrices in described:
+    for kernel, grid, parameters, *matrices in run.described:
         programs, arguments = (
             number(grid),
             [_at(slots[source], offset) for source, offset in parameters],

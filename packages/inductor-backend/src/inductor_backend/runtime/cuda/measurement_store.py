@@ -6,46 +6,37 @@ rounds of a measurement join it here.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
-from inductor_backend.runtime.cuda import measurement
 from tracer_core.plugin_api import CacheLocationError, Store, logger
 
 _CHOICES = Store("triton-choices")
 
-
-def chosen(
-    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
-) -> str:
-    """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
-    make: returns the candidates, preferred ones first for ties; only called where no choice is
-    stored."""
-    result = lookup(key, device)
-    if result is not None:
-        return result
-    with torch.cuda.device(device), torch.no_grad():
-        times = measurement.times(make())
-    if not times:
-        return ""
-    name = measurement.fastest(times)
-    insert(key, device, {"chosen": name, "milliseconds": times, "what": what})
-    logger().info(
-        "%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items())
-    )
-    return name
+#: Rounds of which the median counts, and launches of a round.
+ROUNDS, LAUNCHES = 5, 10
 
 
 def lookup(key: str, device: torch.device) -> str | None:
     """Returns what was chosen before on this machine."""
+    result = read(key, device)
+    return None if result is None else str(result["chosen"])
+
+
+def read(key: str, device: torch.device) -> dict[str, Any] | None:
+    """Returns a stored measurement; None where there is none, or its file is damaged."""
     try:
-        result = _CHOICES.read(_name(key, device))
-        return None if result is None else str(json.loads(result)["chosen"])
-    except (CacheLocationError, ValueError, KeyError, TypeError):
+        data = _CHOICES.read(_name(key, device))
+        result = None if data is None else json.loads(data)
+    except (CacheLocationError, ValueError):
         return None
+    return result if isinstance(result, dict) and "chosen" in result else None
 
 
 def insert(key: str, device: torch.device, value: Mapping[str, object]) -> None:
@@ -60,9 +51,13 @@ def insert(key: str, device: torch.device, value: Mapping[str, object]) -> None:
 
 
 def _name(key: str, device: torch.device) -> str:
-    import triton  # heavy: triton
-
-    software = torch.__version__, triton.__version__
-    rounds = measurement.ROUNDS, measurement.LAUNCHES
-    machine = (torch.cuda.get_device_name(device), *software, *rounds)
+    software = torch.__version__, _triton()
+    rounds = ROUNDS, LAUNCHES
+    here = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
+    machine = (here, *software, *rounds)
     return hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _triton() -> str:
+    return importlib.metadata.version("triton")

@@ -13,9 +13,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from inductor_backend.runtime.cuda.interpreter import blocks_of_program, interpreting
+
+#: What stands above a kernel in a generated module: a new line, and the user's lines.
+_COMMENTS = re.compile(r"\A\s*(?:#.*\n)*")
+
+#: What another tile changes in a kernel's results: nothing, or the order in which it adds. "": the
+#: tile is not searched for.
+TileEffect = Literal["", "none", "order"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,8 @@ class Kernel:
     """name: of the function in the text. pointers: their types (``*fp32``). sizes: number of int64
     arguments after them. constants: block sizes. warps: of a program. stages: of software
     pipelining. matrices: element type and block (rows, columns) of each tensor descriptor:
-    arguments d0, d1, ... after the sizes. asserts: it has device assertions."""
+    arguments d0, d1, ... after the sizes. asserts: it has device assertions. searched: another tile
+    may replace it between two calls, and what that changes in its results."""
 
     name: str
     text: str
@@ -34,13 +42,14 @@ class Kernel:
     stages: int = 1
     matrices: Sequence[tuple[str, int, int]] = ()
     asserts: bool = False
+    searched: TileEffect = ""
 
     def key(self) -> str:
         """Returns the key of what is compiled, without comments (the user's lines)."""
         constants = sorted(self.constants.items())
         parts = (
             self.name,
-            re.sub(r"\A(?:#.*\n)+", "", self.text),
+            _COMMENTS.sub("", self.text),
             *self.pointers,
             self.sizes,
             constants,
