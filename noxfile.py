@@ -127,6 +127,7 @@ LINT = "ruff==0.17.5"
 METADATA = "twine==7.0.0"
 CHANGELOG = "towncrier==26.9.0"
 TYPES = "mypy==2.4.1"
+SITE = ("sphinx==9.0.4", "furo==2025.12.19", "myst-parser==5.2.0", "sphinx-copybutton==0.5.2")
 
 
 def install_torch(session: nox.Session, torch: str = TORCH) -> None:
@@ -134,10 +135,12 @@ def install_torch(session: nox.Session, torch: str = TORCH) -> None:
     session.install(torch)
 
 
-def install_packages(session: nox.Session, packages: Sequence[str] = PACKAGES) -> None:
+def install_packages(
+    session: nox.Session, packages: Sequence[str] = PACKAGES, *, engines: bool = True
+) -> None:
     """Our packages, editable, with the dependencies installed before."""
-    engines = [need for name, needs in ENGINES_OF.items() if name in packages for need in needs]
-    session.install(*BUILD, *CORE, *engines)
+    needed = [need for name, needs in ENGINES_OF.items() if name in packages for need in needs]
+    session.install(*BUILD, *CORE, *(needed if engines else ()))
     editable = [argument for name in packages for argument in ("-e", f"packages/{name}")]
     session.install("--no-deps", "--no-build-isolation", *editable)
 
@@ -180,6 +183,7 @@ def demo(session: nox.Session) -> None:
     """Real models, eager beside compiled, as a table. Installs what it runs: another ``--backend``
     needs the others.
     """
+    session.log("The models take 2 to 3 minutes on two free cores, the first installation longer.")
     if "--backend" in session.posargs:
         install_all(session)
     else:
@@ -191,15 +195,16 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """lint, types, tests and a sixth of tests-full, in one environment: .ci/run runs it."""
+    """lint, types, the site, tests and a sixth of tests-full, in one environment: .ci/run runs it."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and
     # kept for the processes that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
     session.install(LINT)
     run_lint(session)
     install_all(session, tests=True)
-    session.install(TYPES)
+    session.install(TYPES, *SITE)
     run_types(session)
+    run_site(session)
     run_tests(session, BEFORE_A_COMMIT)
     run_tests(session, SWEEPS, "--share", "6")
 
@@ -212,9 +217,24 @@ SWEEPS = "full and not gpu and not slow"
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """What a change can break, with a sample of each sweep: twelve minutes on two free cores."""
+    """What a change can break, with a sample of each sweep: 15 to 25 minutes on two cores."""
+    session.log("The tests take 15 to 25 minutes on two cores, after an installation of 5 to 10.")
+    session.log("A failure is named as it comes; `nox -s quick` is a sample of two minutes.")
     install_all(session, tests=True)
     run_tests(session, BEFORE_A_COMMIT)
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Two minutes: a few tests of every folder, and the checks of words, limits, layers and links;
+    without models and other engines. Another sample: ``nox -s quick -- --seed 1``."""
+    session.log("The tests take two minutes on two cores, after an installation of 2 to 5.")
+    install_torch(session)
+    install_packages(session, engines=False)  # their tables of limits are checked, too
+    session.install(*TEST)
+    session.install("--no-deps", TRITON)
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # as in `run_tests`
+    session.run("python", "-m", "tests.quick", *session.posargs)
 
 
 @nox.session(name="tests-full")
@@ -226,17 +246,12 @@ def tests_full(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, chosen: str, *options: str) -> None:
     """A file's tests share what they have built, so one process runs them all; tests/conftest.py
-    says which file is first.
+    says which file is first, and prints how far the run is.
     """
     several = (
-        "-n",
-        "logical",
-        "--maxprocesses",
-        "4",
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-    )
+        "-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder",
+        "--progress", "-o", "console_output_style=classic",
+    )  # fmt: skip
     session.env["PYTHONDONTWRITEBYTECODE"] = (
         ""  # where it is set, each process that a test starts compiles our packages again
     )
@@ -374,6 +389,19 @@ def lint(session: nox.Session) -> None:
 
 def run_lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The documentation site in build/site, warnings as errors, links looked up: a minute."""
+    install_torch(session)
+    install_packages(session)
+    session.install(*SITE)
+    run_site(session)
+
+
+def run_site(session: nox.Session) -> None:
+    session.run("python", "-m", "tools.site", *session.posargs)
 
 
 @nox.session

@@ -48,7 +48,7 @@ if not os.path.exists("/dev/nvidia0"):
 import torch
 
 import tracer_core  # noqa: F401  (after the environment is set)
-from tests.support import sweeps, torchvision_ops
+from tests.support import progress, sweeps, torchvision_ops
 from tracer_core.torch_private import settings
 
 torchvision_ops.define()
@@ -113,6 +113,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="run one in N of the tests marked full, drawn by their names",
     )
+    parser.addoption(
+        "--progress",
+        action="store_true",
+        help="a line every 20 seconds: the share of the time that is over, in place of letters",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Names each failure as it comes, in the process that prints."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    config.pluginmanager.register(progress.NamedFailures(config))
+    if config.getoption("--progress"):
+        several = bool(config.getoption("numprocesses", None))
+        config.pluginmanager.register(progress.Progress(config, LONG, several))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want

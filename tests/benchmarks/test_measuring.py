@@ -208,7 +208,7 @@ def test_the_demo_accepts_only_rows_as_exact_as_eager(row: dict[str, object], go
     assert demo.acceptable(row) is good
 
 
-def test_the_demo_marks_rows_whose_rounds_disagree_and_leaves_them_out_of_the_mean() -> None:
+def test_the_demo_marks_rows_whose_rounds_disagree_and_counts_their_fastest_rounds() -> None:
     def row(compiled: list[float]) -> dict[str, Any]:
         facts = {"first_call": 1.0, "error": 0.0, "eager_error": 0.0, "error_ratio": 0.0,
         "graphs": 1, "kernels": 1,
@@ -217,19 +217,21 @@ def test_the_demo_marks_rows_whose_rounds_disagree_and_leaves_them_out_of_the_me
 
     rows = {
         "resnet18_64": row([2.0, 2.0, 2.1]),
-        "bert_12": row([0.5, 1.0, 1.0]),
+        "bert_12": row([4.0, 0.5, 1.0]),
         "cos_sin": row([2.0, 1.9, 2.0]),
     }
     said = demo.report(rows, "inductor").splitlines()
-    marked = [line for line in said if "~ 4.00" in line]
-    assert len(marked) == 1 and marked[0].startswith("BERT")
-    assert "geometric mean of the speed-ups 2.00 (2 of 3 rows)" in "\n".join(said)
-    assert any(
-        line.startswith("~ not in the mean: its rounds are more than 15% apart") for line in said
+    marked = [line for line in said if "~ 8.00" in line]  # 4.0 over 0.5
+    assert len(marked) == 1 and marked[0].startswith("BERT") and "175%" in marked[0]
+    assert any(line.startswith("~ the rounds are more than 15% apart") for line in said)
+    assert demo.verdict(rows, 12.3) == (
+        "Result: 3.17 times eager's speed, the geometric mean of 3 rows (2.00 to 8.00); 1 of them on a"
+        " busy machine, by their fastest rounds; 12 s in all"
     )
-    assert "speed-ups unknown (0 of 1 rows)" in demo.report(
-        {"bert_12": rows["bert_12"]}, "inductor"
-    )
+    assert demo.verdict({"bert_12": rows["bert_12"]}, 1.0).startswith("Result: 8.00 times")
+    broken = {**rows, "cos_sin": {"failed": "why"}}
+    assert demo.verdict(broken, 1.0).endswith("NOT RIGHT: cos_sin; 1 s in all")
+    assert demo.verdict({"cos_sin": {"failed": "why"}}, 1.0).startswith("Result: no row ran;")
 
 
 def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +247,10 @@ def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
     def installed(*arguments: str) -> str:
         names: list[str] = []
         session = types.SimpleNamespace(
-            posargs=arguments, install=lambda *value: names.extend(value), run=lambda *value: None
+            posargs=arguments,
+            install=lambda *value: names.extend(value),
+            run=lambda *value: None,
+            log=lambda text: None,
         )
         demo_session(session)
         return " ".join(names)

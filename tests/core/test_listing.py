@@ -67,7 +67,9 @@ def test_options_of_a_backend_object_and_of_a_callable():
     assert (names.default, names.doc, pairs.doc) == ("('a',)", "", "")
     (any_option,) = tracer_core.backend_options(lambda gm, example_inputs: gm).options
     assert "the callable" in any_option.doc
-    assert str(tracer_core.backend_options("eager")).startswith("options: none\nmodes:")
+    assert str(tracer_core.backend_options("eager")).startswith(
+        "backend eager: 0 options, 1 mode\noptions: none\nmodes:"
+    )
     with pytest.raises(BackendNotFoundError, match="Did you mean 'inductor'"):
         tracer_core.backend_options("inducter")
 
@@ -94,9 +96,11 @@ def test_lists_are_taken_for_tuples():
 def test_backends_print_as_a_table():
     rows = tracer_core.backends()
     lines = repr(rows).splitlines()
-    assert [line.split()[0] for line in lines] == [row.name for row in rows]
+    available = sum(row.available for row in rows)
+    assert lines[0] == f"{len(rows)} backends, {available} can run here"
+    assert [line.split()[0] for line in lines[1:]] == [row.name for row in rows]
     assert all(len(line) < 200 for line in lines)
-    by_name = dict(zip([row.name for row in rows], lines))
+    by_name = dict(zip([row.name for row in rows], lines[1:]))
     assert "tracer-core" in by_name["eager"] and "cpu" in by_name["eager"]
     for row in rows:
         assert row.available or f"cannot run here: {row.reason}" in by_name[row.name]
@@ -116,7 +120,10 @@ def test_the_package_runs_as_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "tracer_core", "options", "eager"], capture_output=True, text=True
     )
-    assert done.stdout.startswith("options: none") and done.returncode == 0
+    assert (
+        done.stdout.startswith("backend eager: 0 options, 1 mode\noptions: none")
+        and done.returncode == 0
+    )
     wrong = subprocess.run(
         [sys.executable, "-m", "tracer_core", "docter"], capture_output=True, text=True
     )

@@ -40,6 +40,7 @@ from tracer_core.contract.backend import Backend
 from tracer_core.debug import logs, stages
 from tracer_core.debug.crossed_limits import crossings
 from tracer_core.debug.gc_pause import collector_paused
+from tracer_core.debug.notebook import as_html
 from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.dispatch import validation
 from tracer_core.dispatch.option_rows import BackendOptions, rows_of
@@ -323,7 +324,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
         fn: What `compile` returned.
 
     Returns:
-        A tuple of `StageRecord`, printed as a table; empty before the first compile.
+        A tuple of `StageRecord`, printed as a summary line and a table of at most a screen
+        (``table()`` returns all rows); empty before the first compile.
 
     Raises:
         OptionError: `fn` is not a compiled object.
@@ -338,25 +340,33 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     behind = compiled(fn)
     if behind is None:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
-    records = stages.records_of(behind.function)
-    data = runs(behind.function.config, {record.graph for record in records if record.graph})
+    return _stages(behind.function)
+
+
+def _stages(function: Any) -> StageRecords:
+    """Returns the rows of `last_compile` for the tracer's compiled function."""
+    records = stages.records_of(function)
+    data = runs(function.config, {record.graph for record in records if record.graph})
     lacking = torch_private.not_found()
     text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them"
     text += " ends the graph or runs eagerly"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
-    cache = behind.function.persistent_cache
+    cache = function.persistent_cache
     looked_up = StageRecord("persistent_cache", cache.seconds, cache.outcome)
     persisted = (looked_up,) if cache.outcome else ()
     later = (
         StageRecord("background", compilation.seconds, compilation.text, compilation.graph)
-        for compilation in behind.function.compilations
+        for compilation in function.compilations
     )
     after = (StageRecord("runs", 0.0, text, graph) for graph, text in data)
-    compared = (StageRecord("compared", 0.0, str(verdict)) for verdict in behind.function.verdicts)
+    compared = (StageRecord("compared", 0.0, str(verdict)) for verdict in function.verdicts)
     switch = reason_for_eager()
     off = () if switch is None else (StageRecord("disabled", 0.0, switch),)
-    reached = (StageRecord("limit", 0.0, str(crossing)) for crossing in crossings(behind.function))
-    return StageRecords((*off, *missing, *persisted, *records, *later, *after, *compared, *reached))
+    reached = (StageRecord("limit", 0.0, str(crossing)) for crossing in crossings(function))
+    rows = (*off, *missing, *persisted, *records, *later, *after, *compared, *reached)
+    result = StageRecords(rows)
+    result.break_count = len(dict.fromkeys(function.breaks))
+    return result
 
 
 def progress(fn: Callable[..., Any] | None = None, *, wait: float = 0.0) -> Progress:
@@ -619,4 +629,6 @@ def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[...,
     call = look_like(wrapper(target, run), target)
     put_mark(call, COMPILED, Compiled(traced, target))
     vars(call).update(_methods(config))
+    title = f"compiled: {call!r}"
+    vars(call)["_repr_html_"] = lambda: as_html(f"{title}\n{_stages(traced)!r}")
     return call

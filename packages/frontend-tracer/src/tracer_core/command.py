@@ -17,15 +17,18 @@ from tracer_core.storage import store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 1 if there is a problem."""
+    """Runs the command; returns 1 if there is a problem. Without arguments, prints what there is."""
     parser = argparse.ArgumentParser("tracer-core", description="Looks after tracer-core.")
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(dest="command")
     for name, (summary, run, accepted) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         command.set_defaults(run=run)
         for argument, settings in accepted.items():
             command.add_argument(argument, **settings)
     chosen = parser.parse_args(arguments)
+    if chosen.command is None:
+        parser.print_help()
+        return 0
     try:
         return int(chosen.run(chosen) or 0)
     except TracerError as error:

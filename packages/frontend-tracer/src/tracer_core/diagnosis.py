@@ -6,6 +6,7 @@ its own row only.
 
 from __future__ import annotations
 
+import collections
 import importlib.metadata
 import json
 import os
@@ -21,6 +22,7 @@ import torch
 
 from tracer_core import api, torch_private
 from tracer_core.contract.version import __version__
+from tracer_core.debug.notebook import NotebookText, count
 from tracer_core.engine_support.compilers import compilers
 from tracer_core.errors import TracerError
 from tracer_core.limits import MAX_DOCTOR_SECONDS
@@ -46,8 +48,8 @@ class Finding:
     advice: str = ""
 
 
-class Report(tuple[Finding, ...]):
-    """The findings; prints as a table."""
+class Report(NotebookText, tuple[Finding, ...]):
+    """The findings; prints as a table below a line that sums them up."""
 
     __slots__ = ()
 
@@ -58,7 +60,10 @@ class Report(tuple[Finding, ...]):
 
     def __repr__(self) -> str:
         width = max((len(item.what) for item in self), default=0)
-        lines = []
+        states = collections.Counter(item.state for item in self)
+        lines = [
+            f"{count(states['problem'], 'problem')}, {count(states['note'], 'note')}, {states['ok']} ok"
+        ]
         for item in self:
             lines.append(f"{item.state:8}{item.what:{width}}  {item.found}")
             lines += [f"{'':8}{'':{width}}  -> {item.advice}"] if item.advice else []

@@ -16,6 +16,7 @@ import torch
 from tracer_core.autoselect.candidates import CandidatePlan, runs
 from tracer_core.autoselect.choice import BackendChoice
 from tracer_core.debug.crossed_limits import crossings
+from tracer_core.debug.notebook import NotebookText, screen
 from tracer_core.debug.stages import records_of
 from tracer_core.execution.capture.result import BreakRecord, Captured
 from tracer_core.execution.compiled_function import CompiledFunction
@@ -26,8 +27,8 @@ from tracer_core.switch import reason_for_eager
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """What `explain` returns: how the program was captured. ``print`` shows all of it."""
+class Explanation(NotebookText):
+    """What `explain` returns: how the program was captured. ``print`` shows it, of graphs at most a screen."""
 
     #: The torch-level graphs, in the order of capture.
     graphs: tuple[torch.fx.GraphModule, ...]
@@ -75,10 +76,11 @@ class Explanation:
         lines += [f"limit reached: {limit}" for limit in self.limits]
         lines += [f"compiled before, {run}" for run in self.runs]
         lines += [line for choice in self.choices for line in str(choice).splitlines()]
+        shown: list[str] = []
         for i, gm in enumerate(self.graphs):
-            lines.append(f"graph {i}:")
-            lines += [f"  {line}" for line in str(gm.graph).splitlines()[1:] if line.strip()]
-        return "\n".join(lines)
+            shown.append(f"graph {i}:")
+            shown += [f"  {line}" for line in str(gm.graph).splitlines()[1:] if line.strip()]
+        return "\n".join([*lines, *screen(shown, "`graphs` holds all of them")])
 
 
 def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:

@@ -73,4 +73,4 @@ def _expression(expr: Any, symbols: dict[Any, Any], tirx: Any) -> Any:
         return total
     if type(expr).__name__ in ("FloorDiv", "CleanDiv"):
         return tirx.floordiv(*parts)
-    raise NotImplementedError(f"a size {expr}, which TVM's importer is not given yet")
+    raise NotImplementedError(f"sizes computed by {type(expr).__name__} are not translated yet")

@@ -400,7 +400,7 @@ class Partition:
         """A node (outside every graph's order) that reads a symbol from an input."""
         origin = self.origins.get(symbol)
         if origin is None:  # of strides or offsets only
-            raise LoweringUnsupported(f"no tensor shows the size {symbol}")
+            raise LoweringUnsupported("no tensor shows one of the symbolic sizes")
         placeholder: torch.fx.Node = list(self.described)[origin.index]
         if origin.dim is None:
             return placeholder

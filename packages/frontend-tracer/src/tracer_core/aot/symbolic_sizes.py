@@ -172,12 +172,12 @@ def _builder(expr: Any) -> Callable[..., Any]:
     """Returns the row of `BUILDERS` for an expression."""
     name = type(expr).__name__
     if name not in BUILDERS:
-        raise LoweringUnsupported(f"the size expression {expr} uses {name}, which has no form yet")
+        raise LoweringUnsupported(f"a size is computed by {name}, which has no form yet")
     return BUILDERS[name]
 
 
-def _not_an_input(symbol: Any) -> LoweringUnsupported:
-    return LoweringUnsupported(f"the size {symbol} is not the size of any dimension of an input")
+def _not_an_input() -> LoweringUnsupported:
+    return LoweringUnsupported("a symbolic size is not the size of any dimension of an input")
 
 
 class SizeNodes:
@@ -216,7 +216,7 @@ class SizeNodes:
     def _symbol(self, symbol: sympy.Symbol) -> torch.fx.Node:
         origin = self._origins.get(symbol)
         if origin is None:
-            raise _not_an_input(symbol)
+            raise _not_an_input()
         placeholder = self._placeholders[origin.index]
         if origin.dim is None:
             return placeholder
@@ -247,7 +247,7 @@ def size_source(value: Any, names: dict[sympy.Symbol, str]) -> str:
             return f"({int(expr)})"
         if expr.is_Symbol:
             if expr not in names:
-                raise _not_an_input(expr)
+                raise _not_an_input()
             return names[expr]
         return str(_builder(expr)(call, *map(visit, expr.args)))
 

@@ -302,7 +302,7 @@ class UnbackedSplit:
             for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
                 if torch_private.raw_symbol(size) == symbol:
                     return self.outer.call_method("size", (created, dim)), size
-        raise LoweringUnsupported(f"no tensor shows the size {symbol}")
+        raise LoweringUnsupported("no tensor shows one of the symbolic sizes")
 
     def _require_no_history_written(self, node: torch.fx.Node) -> None:
         """Requires that an operator which runs eagerly writes to no value with gradients that a

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from tracer_core.debug.notebook import NotebookText
+
 #: How a candidate did.
 Status = Literal["chosen", "slower", "wrong", "failed", "refused", "not tried"]
 STATUSES = get_args(Status)
@@ -36,7 +38,7 @@ class CandidateRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendChoice:
+class BackendChoice(NotebookText):
     """The state of a selection."""
 
     #: The name of the graph.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracer_core.background.compilation import Compilation, CompilationState
+from tracer_core.debug.notebook import NotebookText
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class GraphProgress:
     detail: str
 
 
-class Progress(tuple[GraphProgress, ...]):
+class Progress(NotebookText, tuple[GraphProgress, ...]):
     """The graphs that are or were compiled in the background; prints one line per graph."""
 
     __slots__ = ()

@@ -24,6 +24,7 @@ from threading import Lock
 from typing import Any
 
 from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.debug.notebook import NotebookText, count, screen
 from tracer_core.limits import MAX_HISTORY
 from tracer_core.options import env
 
@@ -209,13 +210,58 @@ def interruptible(check: Callable[[str], None]) -> Iterator[None]:
         _checks.reset(token)
 
 
-class StageRecords(tuple[StageRecord, ...]):
-    """The records of a compilation; prints one line per record, with the beginning of its text."""
+class StageRecords(NotebookText, tuple[StageRecord, ...]):
+    """The records of a compilation; prints a summary line and at most a screen of rows."""
 
-    __slots__ = ()
+    #: The number of graph breaks of the compiled object.
+    break_count: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all stages."""
+        return sum(record.seconds for record in self if record.depth == 0 and record.begin)
+
+    @property
+    def slowest(self) -> list[tuple[str, float]]:
+        """The stages without nested ones, by name, with the seconds of all graphs; longest first."""
+        result: dict[str, float] = {}
+        for before, record in zip((None, *self), self, strict=False):
+            if record.begin and (before is None or before.depth <= record.depth):
+                result[record.name] = result.get(record.name, 0.0) + record.seconds
+        return sorted(result.items(), key=lambda item: -item[1])
+
+    @property
+    def summary(self) -> str:
+        """One line: graphs, graph breaks, seconds, the slowest stages, where the files are."""
+        graphs = {
+            record.graph.removesuffix("_backward") for record in self if record.name == "compile"
+        }
+        longest = ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in self.slowest[:3])
+        file = next((record.file for record in self if record.file), None)
+        return (
+            f"{count(len(graphs), 'graph')} compiled in {self.seconds:.2f} s"
+            + (f" (slowest: {longest}), " if longest else ", ")
+            + f"{count(self.break_count, 'graph break')} so far; "
+            + ("TRACER_DEBUG=1 writes each stage to a file" if file is None else f"files: {Path(file).parent.parent}")
+        )  # fmt: skip
+
+    def table(self) -> str:
+        """Returns one line per record, with the beginning of its text."""
+        return "\n".join(map(_shown, self))
 
     def __repr__(self) -> str:
-        return "\n".join(_shown(record) for record in self) or "nothing was compiled"
+        if not self:
+            return "nothing was compiled"
+        # what ran as a whole, what took long, and what is no stage: why, which limit
+        shown = [
+            item for item in self
+            if item.depth == 0 or not item.begin or item.name == "fallback"
+            or item.seconds > self.seconds / 20
+        ]  # fmt: skip
+        hidden = len(self) - len(shown)
+        rest = [f"... {count(hidden, 'shorter stage')}: table() shows all"] if hidden else []
+        lines = screen(list(map(_shown, shown)), "table() shows all")
+        return "\n".join([self.summary, *lines, *rest])
 
 
 def _shown(record: StageRecord) -> str:

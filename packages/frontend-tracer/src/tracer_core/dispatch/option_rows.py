@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracer_core.contract.backend import Backend
+from tracer_core.debug.notebook import NotebookText, count
 from tracer_core.dispatch.validation import describe, find_backend, options_class
 from tracer_core.registry.torch_style import TorchStyle
 
@@ -29,7 +30,7 @@ class OptionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendOptions:
+class BackendOptions(NotebookText):
     """What `backend_options` returns. ``print`` shows all of it."""
 
     #: The name of the backend.
@@ -40,7 +41,9 @@ class BackendOptions:
     modes: Mapping[str, str]
 
     def __str__(self) -> str:
-        lines = ["options:" if self.options else "options: none"]
+        numbers = f"{count(len(self.options), 'option')}, {count(len(self.modes), 'mode')}"
+        lines = [f"backend {self.backend}: {numbers}"]
+        lines.append("options:" if self.options else "options: none")
         for row in self.options:
             lines += [f"  {row.name}: {row.type} = {row.default}", f"      {row.doc}"]
         return "\n".join([*lines, "modes:", *(f"  {mode}: {text}" for mode, text in self.modes.items())])  # fmt: skip

@@ -169,8 +169,9 @@ class Recorder(WrittenGraph):
     def follow_data(self, speculated: Callable[[Any], Any]) -> None:
         """Makes data-dependent sizes unbacked SymInts in this trace. speculated(expression): the
         answer of a question about them that the call which is captured gives, or None."""
+        sizes, written = self.sizes, self.fakes.any_was_written
         self.data = DataSizes(
-            self.fakes.shape_env, self.sizes.node, self.unchecked_node, self.fakes.any_was_written
+            self.fakes.shape_env, sizes.node, sizes.origins, self.unchecked_node, written
         )
         self.sizes.read_by = self.data.read_by
         env = self.fakes.shape_env

@@ -7,6 +7,7 @@ stride), from the program's number that it stands for, or from the node that mad
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from tracer_core.guards.source import Source, SourceKind, Sources
 if TYPE_CHECKING:
     from tracer_core.fx_capture.fx_graph import WrittenGraph
 
+#: A symbol in torch's messages.
+_SYMBOL = re.compile(r"\b(?:s|u|zf|zuf)\d+\b")
 #: Key in the `meta` of the placeholder of a number of the program.
 IS_NUMBER = "is_number"
 _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
@@ -135,7 +138,33 @@ class SizeNodes:
                         self._written.fake(real)
                         args = self._written.node_of(fake), dim
                         return self._written.unchecked_node("call_method", question, args, size)
-        raise Break("unsupported_value", f"no input has the size {symbol}")
+        raise Break("unsupported_value", "a size, stride or offset that no input shows")
+
+    def named(self, text: str) -> str:
+        """Returns a message with the names of sizes (``x.shape[0]``) in place of their symbols, and
+        their values in this call; of a symbol that depends on data, the operator that returns it."""
+        symbols = dict.fromkeys(_SYMBOL.findall(text))
+        known = {str(key): (n.source.name, n.value) for key, n in self.numbers.items()}
+        for real, fake in self._written.fakes.inputs() if symbols else ():
+            source = self._written.source_of(real)
+            name = "a tensor" if source is None else source.name
+            for dim, size in enumerate(fake.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    known[str(size.node.expr)] = f"{name}.shape[{dim}]", size.node.hint
+        notes = [f"{known[name][0]} is {known[name][1]}" for name in symbols if name in known]
+        result = _SYMBOL.sub(lambda match: known.get(match[0], (match[0],))[0], text)
+        result += f" (in this call {', '.join(notes)})" if notes else ""
+        return result + self.origins(text)
+
+    def origins(self, text: str) -> str:
+        """Returns the operators that return the symbols of a message, where they depend on data."""
+        result, symbols = "", set(_SYMBOL.findall(text))
+        for symbol, read in getattr(self._written.fakes.shape_env, "read_by", {}).items():
+            if str(symbol) in symbols:
+                producer = read.args[0] if read.target == "size" else read
+                what = "the number that" if producer is read else "a size of what"
+                result += f"; {symbol} is {what} {producer.name} returns"
+        return result
 
     def take_strides(self, sources: Sources) -> None:
         """Makes graph inputs of the strides of views whose base has a symbolic size: no size of the

@@ -43,17 +43,19 @@ def require_speculated(holds: Any, fact: str) -> None:
 
 class DataSizes:
     """The unbacked SymInts of one trace. Mutable. env: its ShapeEnv. symbol(expression): the node
-    that computes it. node(op, target, args, value): a new node. written(): whether a graph input
-    was mutated."""
+    that computes it. origins(text): see `SizeNodes.origins`. node(op, target, args, value): a new
+    node. written(): whether a graph input was mutated."""
 
     def __init__(
         self,
         env: Any,
         symbol: Callable[[Any], Any],
+        origins: Callable[[str], str],
         node: Callable[..., torch.fx.Node],
         written: Callable[[], bool],
     ) -> None:
         self._env, self._symbol, self._node, self._written = env, symbol, node, written
+        self._origins = origins
         #: Nodes that create an unbacked symbol or assert a fact about one.
         self.nodes: set[torch.fx.Node] = set()
 
@@ -124,8 +126,11 @@ class DataSizes:
 
     def speculate(self, fact: Any) -> None:
         """Adds a node that checks a fact of the call that is captured."""
-        args = self._symbol(fact), str(fact)
+        args = self._symbol(fact), self._text(fact)
         self.nodes.add(self._node("call_function", require_speculated, args, None))
+
+    def _text(self, fact: Any) -> str:
+        return f"{fact}{self._origins(str(fact))}"
 
     def check(self) -> None:
         """Adds assertion nodes for the facts assumed since the last call."""
@@ -142,7 +147,9 @@ class DataSizes:
                 raise Break("data_dependent_shape", reason)
             holds = self._symbol(fact)
             if holds is not True:
-                self.nodes.add(self._node("call_function", require, (holds, str(fact)), None))
+                self.nodes.add(
+                    self._node("call_function", require, (holds, self._text(fact)), None)
+                )
 
 
 def gives_data_size(func: Any, kind: str, args: tuple[Any, ...], floats: bool) -> bool:

@@ -27,6 +27,7 @@ from tracer_core import hookspecs
 from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
 from tracer_core.contract.version import __version__
 from tracer_core.debug.graph_names import is_part_of
+from tracer_core.debug.notebook import NotebookText, count
 from tracer_core.errors import (  # fmt: skip
     BackendError,
     BackendNameClashError,
@@ -87,12 +88,13 @@ class BackendRow:
         return f"{origin}: {', '.join(self.devices)}; {self.training}; {self.description}"
 
 
-class BackendRows(list[BackendRow]):
-    """The rows of `backends()`; prints as a table."""
+class BackendRows(NotebookText, list[BackendRow]):
+    """The rows of `backends()`; prints as a table below a line that sums them up."""
 
     def __repr__(self) -> str:
         width = max((len(row.name) for row in self), default=0)
-        return "\n".join(f"{row.name:{width}}  {row}" for row in self)
+        head = f"{count(len(self), 'backend')}, {sum(row.available for row in self)} can run here"
+        return "\n".join([head, *(f"{row.name:{width}}  {row}" for row in self)])
 
 
 @dataclass(frozen=True, slots=True)

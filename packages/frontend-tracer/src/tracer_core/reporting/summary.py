@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-
-def count(number: int, noun: str) -> str:
-    """Returns ``"1 graph"`` or ``"2 graphs"``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+from tracer_core.debug.notebook import count
 
 
 def summary(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

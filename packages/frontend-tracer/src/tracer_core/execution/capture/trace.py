@@ -187,6 +187,7 @@ def _trace(
                 frames = start(tracer)
                 value = tracer.run_chain(frames)
             except Break as error:
+                error.reason = tracer.recorder.sizes.named(error.reason)
                 if tracer.advanced_at == tracer.outer_step:
                     # Iterators cannot be set back: break before the instruction begins.
                     raise Restart(

@@ -1,0 +1,1 @@
+"""The documentation site, made from docs/ by Sphinx: ``nox -s site``."""
