@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tracer_core.errors import Location
+
+NOWHERE = Location()
+
 
 @dataclass(frozen=True, slots=True)
 class BreakDoc:
@@ -157,7 +161,7 @@ class Break(BaseException):
     cannot catch it. kind: a key of BREAKS; reason: the specific cause; location: of the user's
     line, where it differs from the frames' current line."""
 
-    def __init__(self, kind: str, reason: str, location: str = "") -> None:
+    def __init__(self, kind: str, reason: str, location: Location = NOWHERE) -> None:
         assert kind in BREAKS, kind
         super().__init__(kind, reason)
         self.kind, self.reason, self.location = kind, reason, location
@@ -167,7 +171,7 @@ class Restart(BaseException):
     """Restarts the trace of the code region, with a break at `step`. location: of the line inside a
     call before which to break."""
 
-    def __init__(self, step: int, kind: str, reason: str, location: str = "") -> None:
+    def __init__(self, step: int, kind: str, reason: str, location: Location = NOWHERE) -> None:
         super().__init__(step, kind, reason)
         self.step, self.kind, self.reason, self.location = step, kind, reason, location
 

@@ -148,13 +148,15 @@ def _graph(record: Captured) -> dict[str, Any]:
         "operators": record.op_count,
         "inputs": sum(node.op == "placeholder" for node in nodes),
         "ends_with": "" if record.break_ is None else record.break_.location,
+        "speculated": list(record.speculated),
         "sizes": {name: list(shape) for name, shape in record.shapes.items()},
         "lines": rows,
     }
 
 
 def _loaded(entry: Any) -> dict[str, Any]:
-    return {"name": entry.name, "operators": entry.op_count, "conditions": entry.conditions()}
+    return {"name": entry.name, "operators": entry.op_count, "conditions": entry.conditions(),
+            "speculated": list(entry.speculated)}  # fmt: skip
 
 
 def _guards(record: Captured) -> dict[str, Any]:
@@ -180,6 +182,7 @@ def _breaks(compiled: CompiledFunction, records: Sequence[Captured]) -> list[dic
             "remedy": item.hint,
             "times": times,
             "chain": chains.get(item, []),
+            "library": _at(item.library) if item.library else None,
             **frame(item.location),
         }
         for item, times in counts.items()
