@@ -97,7 +97,7 @@ class TestTheProgramThatRuns:
         (line,) = tracer_core.explain(tracer_core.compile(same))(X, X.clone()).speculated
         assert "in same: torch.equal is True" in line
 
-    def test_what_is_not_captured_again(self):
+    def test_a_call_that_is_compiled_is_not_compiled_anew(self):
         calls = []
 
         def backend(gm, inputs):

@@ -1,16 +1,15 @@
 """The table of graph breaks (`BREAKS`: every kind, its cause and its remedy) and the tracer's
 control-flow exceptions.
 
-`BREAKS` feeds messages, `explain()` and the docs. A break is raised before the breaking instruction
-has had any effect.
+`BREAKS` feeds messages and `explain()`; docs/graph_breaks.md has a section for each kind, with a
+program that breaks and one that does not, which a test runs. A break is raised before the breaking
+instruction has had any effect.
 """
 
 from __future__ import annotations
 
-import textwrap
 import types
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tracer_core.errors import Location
@@ -44,8 +43,8 @@ BREAKS: dict[str, BreakDoc] = {
         "a function written in C has no row in the native effects table, so what it reads or"
         " changes is unknown",
         "make it an operator of torch with torch.library.custom_op and register_fake, or move the call"
-        " out of the compiled function; a function that takes and returns tensors alone may be"
-        " marked with tracer_core.allow_in_graph",
+        " out of the compiled function; a function of tensors that is made of torch's operators may"
+        " be marked with tracer_core.allow_in_graph",
     ),
     "native_python": BreakDoc(
         "a Python function of a library that is not traced into",
@@ -60,7 +59,10 @@ BREAKS: dict[str, BreakDoc] = {
         "an async function runs in its event loop, not when it is called",
         "compile the ordinary functions that it calls",
     ),
-    "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
+    "disabled": BreakDoc(
+        "the function was marked with disable()",
+        "remove the mark; where it is a library's, move the call out of the compiled function",
+    ),
     "requested": BreakDoc("graph_break() was called", "remove the call"),
     "live_iterator": BreakDoc(
         "an iterator from before this code region is advanced",
@@ -125,7 +127,8 @@ BREAKS: dict[str, BreakDoc] = {
     ),
     "operator_failed": BreakDoc(
         "an operator fails on fake tensors",
-        "check its arguments; it may be unsupported by FakeTensor",
+        "check its arguments; give an operator of your own a fake kernel (register_fake), and make a"
+        " function that reads memory an operator with torch.library.custom_op",
     ),
     "recompile_limit": BreakDoc(
         "a function that contains a graph break reached the recompile limit, so it runs in eager mode"
@@ -201,27 +204,3 @@ class RunEagerly(BaseException):
     ) -> None:
         super().__init__(reason)
         self.always, self.code, self.loop_at = always, code, loop_at
-
-
-def breaks_page() -> str:
-    """Renders docs/graph_breaks.md, the table as a page for users. A test keeps the file equal to
-    it: ``python -c "from tracer_core.graph_breaks import breaks_page;
-    print(breaks_page(), end='')"``."""
-    fill = partial(textwrap.fill, width=100, break_long_words=False, break_on_hyphens=False)
-    intro = (
-        "At a graph break the graph so far runs, the instruction runs in eager mode, and a new graph"
-        " starts after it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the"
-        " kind, the line and the reason of each break; `fullgraph=True` raises instead. This page is"
-        " generated from the table in `tracer_core/graph_breaks.py`."
-    )
-    lines = ["# Graph breaks", "", fill(intro), ""]
-    for kind, doc in BREAKS.items():
-        lines += [
-            f"## {kind}",
-            "",
-            fill(f"Why: {doc.why}."),
-            "",
-            fill(f"What helps: {doc.hint}."),
-            "",
-        ]
-    return "\n".join(lines)

@@ -110,7 +110,7 @@ class Tracer(Machine):
         #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
         #: a later process could not know that it no longer holds.
         self.unguarded: dict[str, None] = {}
-        #: What the graph assumes of tensors' values, in words.
+        #: What the graph assumes of tensors' values, as `explain` shows it.
         self.speculated: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
