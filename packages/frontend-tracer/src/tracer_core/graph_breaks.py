@@ -77,7 +77,8 @@ BREAKS: dict[str, BreakDoc] = {
     ),
     "unsupported_value": BreakDoc(
         "a value of this kind cannot be reconstructed after a trace",
-        "create it outside the compiled function",
+        "create it outside the compiled function, or use tensors, numbers, lists and dicts in its"
+        " place",
     ),
     "class_statement": BreakDoc(
         "a class is created in a way that cannot be followed, or it outlives the code region and"
@@ -101,13 +102,14 @@ BREAKS: dict[str, BreakDoc] = {
         " its gradients, or the program reads autograd's own records (grad_fn, _version, hooks on"
         " tensors)",
         "compute the loss and call backward() in one compiled function, without a graph break"
-        " between them",
+        " between them; read autograd's records, and add hooks, outside of it",
     ),
     "higher_order": BreakDoc(
         "a function passed to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
         " graph, or changes something that existed before; or it cannot be a node (functionalize, a"
         " function of scores that computes more than one number)",
-        "let it depend on tensors only and return its results",
+        "let it depend on tensors only and return its results; call what cannot be a node outside"
+        " of the compiled function",
     ),
     "processes": BreakDoc(
         "processes communicate in a way that no graph can contain: objects, barriers, handles that"
@@ -120,7 +122,8 @@ BREAKS: dict[str, BreakDoc] = {
     "torch_mode": BreakDoc(
         "a mode of torch that sees every operator (set_default_device) is entered or left, or the"
         " graph breaks inside a TorchFunctionMode or a TorchDispatchMode",
-        "enter it around the compiled function",
+        "enter set_default_device around the compiled function; leave the other modes before what"
+        " breaks the graph",
     ),
     "real_tensor_in_trace": BreakDoc(
         "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
@@ -153,7 +156,8 @@ BREAKS: dict[str, BreakDoc] = {
     "long_loop": BreakDoc(
         "a loop runs 100,000 instructions without a tensor operator; a trace would unroll it, so the"
         " function around it runs in eager mode from there on",
-        "move the loop into a function of its own, or out of the compiled function",
+        "move the loop out of the compiled function; where it has to stay, a function of its own"
+        " keeps what is around it compiled",
     ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
