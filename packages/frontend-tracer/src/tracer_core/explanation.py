@@ -122,10 +122,10 @@ def explanation(
     trials = plan.trials if isinstance(plan, CandidatePlan) else ()
     waiting = [f"{item.graph}: {item.text}" for item in compiled.compilations if not item.is_done]
     data = runs(config, {record.name for record in compiled.records})
-    skipped = [*reasons, *compiled.abandoned]
+    skipped = [*reasons, *(why for what, why in eager_parts(compiled) if what in _WHOLE)]
     if isinstance(result, types.GeneratorType):
         skipped.append("the generator that the call returns, where it is iterated")
-    elif not (skipped or used or loaded or compiled.verdicts):
+    elif not (skipped or used or loaded):
         skipped.append("nothing was captured, for a reason that is not known: please report it")
     return Explanation(
         graphs=tuple(record.graph for record in used if record.graph is not None),
@@ -136,13 +136,12 @@ def explanation(
         ),
         op_count=sum(entry.op_count for entry in entries),
         result=result,
-        skipped=tuple(skipped),
+        skipped=tuple(dict.fromkeys(skipped)),
         choices=tuple(trial.choice() for trial in trials),
         runs=(
             *waiting,
             *(f"{graph}: {text}" for graph, text in data),
-            *map(str, compiled.verdicts),
-            *without_backend(compiled),
+            *(str(verdict) for verdict in compiled.verdicts if not verdict.native),
         ),
         limits=tuple(map(str, crossings(compiled))),
         backend=config.backend.name + (f", mode {config.mode}" if config.mode != "default" else ""),
@@ -167,21 +166,27 @@ def _in_use(compiled: CompiledFunction) -> list[Captured]:
     return used if breaks else starts
 
 
-def without_backend(compiled: CompiledFunction) -> list[str]:
-    """Returns a line for each graph that runs, as a whole or in parts, without its backend."""
-    runners = [record.runner for record in compiled.records if record.runner is not None]
-    result = [
-        f"{runner.fallback.graph}: {runner.fallback.kind}: {runner.fallback.reason}"
-        for runner in runners
-        if runner.fallback is not None
-    ]
+#: What runs eagerly as a whole, in the first column of `eager_parts`.
+_WHOLE = _FUNCTION, _PART, _GRAPH = "the function", "a part of the function", "graph"
+
+
+def eager_parts(compiled: CompiledFunction) -> list[tuple[str, str]]:
+    """Returns what runs without its backend (one of `_WHOLE`, or an operator), and why."""
+    skipped, records = compiled.skipped, compiled.records
+    rows = [(_FUNCTION, text) for text in (reason_for_eager(), skipped) if text is not None]
+    rows += [(_PART, text) for text in compiled.abandoned if text != skipped]
+    rows += [(_FUNCTION, str(verdict)) for verdict in compiled.verdicts if verdict.native]
+    runners = [record.runner for record in records if record.runner is not None]
+    fallbacks = [runner.fallback for runner in runners if runner.fallback is not None]
+    rows += [(_GRAPH, f"{item.graph}: {item.kind}: {item.reason}") for item in fallbacks]
     # what failed in a call, after the entry was captured
-    later = [
-        f"{record.graph}: {record.text}"
+    rows += [
+        (_GRAPH, f"{record.graph}: {record.text}")
         for record in records_of(compiled)
         if record.name == "fallback"
     ]
-    return list(dict.fromkeys([*result, *later]))
+    rows += [row for item in fallbacks for row in item.refused]
+    return list(dict.fromkeys(rows))
 
 
 def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Explanation]:

@@ -427,7 +427,7 @@ def _demand_function(by: str, fn: Any, classes: bool = False) -> None:
 
 
 def _name(fn: Any) -> str:
-    return getattr(fn, "__qualname__", None) or repr(fn)
+    return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
 
 
 def _dimensions(t: torch.Tensor, dim: int | Sequence[int]) -> list[int]:
