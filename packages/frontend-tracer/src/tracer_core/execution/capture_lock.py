@@ -85,7 +85,7 @@ _OBSTACLES: dict[str, Callable[[], bool]] = {
     "under a TorchDispatchMode": lambda: dispatch_modes() != 0,
     "inside a transform of torch.func": torch_private.transforms_active,
     "where tensors may have tangents (forward-mode AD)": torch_private.duals_active,
-    "under torch.jit.trace": torch.jit.is_tracing,
+    "under torch.jit.trace": lambda: bool(torch.jit.is_tracing()),
     "inside the capture of another function": lambda: STATE.thread == threading.get_ident(),
     "while names of builtins are replaced": are_replaced,
     "in a block of tracer_core.disabled": lambda: (
