@@ -17,7 +17,8 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 #: lower rows, and in its own folder; imports inside functions and for type checkers count, too.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
-        ("errors", "graph_breaks"),
+        ("errors",),
+        ("graph_breaks",),
         ("limit_table", "variable_table"),
         ("limits",),
         ("contract", "torch_private"),

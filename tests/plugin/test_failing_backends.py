@@ -185,7 +185,10 @@ def test_explain_says_so():
     fast = tracer_core.compile(step, backend=backend_of(cannot_compile))
     x, w = torch.randn(3, 4), torch.randn(4, 5)
     fast(x, w)
-    assert "backend_failed" in str(tracer_core.explain(fast)(x, w))
+    report = tracer_core.explain(fast)(x, w)
+    (reason,) = report.skipped
+    assert reason.startswith("graph_") and ": backend_failed: " in reason
+    assert f"ran eagerly: {reason}" in str(report)
 
 
 class TestWhatStaysAnError:

@@ -261,12 +261,16 @@ def original(fn: T) -> T:
 def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
     """Returns a function that captures one call of `fn` and reports graphs, breaks and guards.
 
-    The call is made for real, through capture with the ``eager`` backend.
+    The call is made for real. A compiled object is called itself, so that the report tells of what
+    runs: with its backend, options and limits, the branches that it speculates on, what ran eagerly
+    and why, and all that earlier calls captured. Anything else is captured for the report alone,
+    with the ``eager`` backend.
 
     Args:
         fn: A function, method, module or other callable, compiled or not. Of a compiled one the
             report also has how its graphs run by now (``runs``: captured as CUDA graphs, or why
-            not) and, where several backends compile them, the ``choices`` so far.
+            not) and, where several backends compile them, the ``choices`` so far. One with
+            ``fullgraph=True`` whose graph breaks is captured again without, to list all breaks.
 
     Returns:
         A function that takes the arguments of `fn` and returns a
@@ -286,7 +290,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
     from tracer_core.explanation import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
-    return implementation(uncompiled(fn), None if behind is None else behind.function)
+    return implementation(fn, None if behind is None else behind.function)
 
 
 def reset() -> None:

@@ -15,6 +15,8 @@ class Location(str):
 
     path: str
     line: int
+    #: The line of a library that runs below it; "" if the line is the innermost one.
+    library: str = ""
 
     @classmethod
     def of(cls, path: str, line: int, function: str) -> Location:
@@ -22,6 +24,11 @@ class Location(str):
         result = cls(f"{path}:{line} in {function}")
         result.path, result.line = path, line
         return result
+
+    @property
+    def place(self) -> str:
+        """The line, and below it the library's."""
+        return f"{self} (in {self.library})" if self.library else str(self)
 
     @property
     def code(self) -> str:
@@ -47,12 +54,17 @@ class GraphBreakError(TracerError):
         reason: What happened.
         location: ``file:line in function`` of the user's code.
         hint: What would remove the break, or "".
+        library: The line of a library that breaks, below the user's; "" where it is the user's.
     """
 
-    def __init__(self, kind: str, reason: str, location: str, hint: str = "") -> None:
+    def __init__(
+        self, kind: str, reason: str, location: str, hint: str = "", library: str = ""
+    ) -> None:
         self.kind, self.reason, self.location, self.hint = kind, reason, location, hint
+        self.library = library
         super().__init__(
             f"fullgraph=True, but the graph breaks at {location}: {reason} [{kind}]"
+            + (f"\n  In a library: {library}" if library else "")
             + (f"\n  What would remove it: {hint}" if hint else "")
         )
 

@@ -1,17 +1,20 @@
 """The table of graph breaks (`BREAKS`: every kind, its cause and its remedy) and the tracer's
 control-flow exceptions.
 
-`BREAKS` feeds messages, `explain()` and the docs. A break is raised before the breaking instruction
-has had any effect.
+`BREAKS` feeds messages and `explain()`; docs/graph_breaks.md has a section for each kind, with a
+program that breaks and one that does not, which a test runs. A break is raised before the breaking
+instruction has had any effect.
 """
 
 from __future__ import annotations
 
-import textwrap
 import types
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
+
+from tracer_core.errors import Location
+
+NOWHERE = Location()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ BREAKS: dict[str, BreakDoc] = {
         "a function written in C has no row in the native effects table, so what it reads or"
         " changes is unknown",
         "make it an operator of torch with torch.library.custom_op and register_fake, or move the call"
-        " out of the compiled function; a function that takes and returns tensors alone may be"
-        " marked with tracer_core.allow_in_graph",
+        " out of the compiled function; a function of tensors that is made of torch's operators may"
+        " be marked with tracer_core.allow_in_graph",
     ),
     "native_python": BreakDoc(
         "a Python function of a library that is not traced into",
@@ -56,7 +59,10 @@ BREAKS: dict[str, BreakDoc] = {
         "an async function runs in its event loop, not when it is called",
         "compile the ordinary functions that it calls",
     ),
-    "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
+    "disabled": BreakDoc(
+        "the function was marked with disable()",
+        "remove the mark; where it is a library's, move the call out of the compiled function",
+    ),
     "requested": BreakDoc("graph_break() was called", "remove the call"),
     "live_iterator": BreakDoc(
         "an iterator from before this code region is advanced",
@@ -71,7 +77,8 @@ BREAKS: dict[str, BreakDoc] = {
     ),
     "unsupported_value": BreakDoc(
         "a value of this kind cannot be reconstructed after a trace",
-        "create it outside the compiled function",
+        "create it outside the compiled function, or use tensors, numbers, lists and dicts in its"
+        " place",
     ),
     "class_statement": BreakDoc(
         "a class is created in a way that cannot be followed, or it outlives the code region and"
@@ -95,13 +102,14 @@ BREAKS: dict[str, BreakDoc] = {
         " its gradients, or the program reads autograd's own records (grad_fn, _version, hooks on"
         " tensors)",
         "compute the loss and call backward() in one compiled function, without a graph break"
-        " between them",
+        " between them; read autograd's records, and add hooks, outside of it",
     ),
     "higher_order": BreakDoc(
         "a function passed to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
         " graph, or changes something that existed before; or it cannot be a node (functionalize, a"
         " function of scores that computes more than one number)",
-        "let it depend on tensors only and return its results",
+        "let it depend on tensors only and return its results; call what cannot be a node outside"
+        " of the compiled function",
     ),
     "processes": BreakDoc(
         "processes communicate in a way that no graph can contain: objects, barriers, handles that"
@@ -114,14 +122,16 @@ BREAKS: dict[str, BreakDoc] = {
     "torch_mode": BreakDoc(
         "a mode of torch that sees every operator (set_default_device) is entered or left, or the"
         " graph breaks inside a TorchFunctionMode or a TorchDispatchMode",
-        "enter it around the compiled function",
+        "enter set_default_device around the compiled function; leave the other modes before what"
+        " breaks the graph",
     ),
     "real_tensor_in_trace": BreakDoc(
         "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
     ),
     "operator_failed": BreakDoc(
         "an operator fails on fake tensors",
-        "check its arguments; it may be unsupported by FakeTensor",
+        "check its arguments; give an operator of your own a fake kernel (register_fake), and make a"
+        " function that reads memory an operator with torch.library.custom_op",
     ),
     "recompile_limit": BreakDoc(
         "a function that contains a graph break reached the recompile limit, so it runs in eager mode"
@@ -146,7 +156,8 @@ BREAKS: dict[str, BreakDoc] = {
     "long_loop": BreakDoc(
         "a loop runs 100,000 instructions without a tensor operator; a trace would unroll it, so the"
         " function around it runs in eager mode from there on",
-        "move the loop into a function of its own, or out of the compiled function",
+        "move the loop out of the compiled function; where it has to stay, a function of its own"
+        " keeps what is around it compiled",
     ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
@@ -157,7 +168,7 @@ class Break(BaseException):
     cannot catch it. kind: a key of BREAKS; reason: the specific cause; location: of the user's
     line, where it differs from the frames' current line."""
 
-    def __init__(self, kind: str, reason: str, location: str = "") -> None:
+    def __init__(self, kind: str, reason: str, location: Location = NOWHERE) -> None:
         assert kind in BREAKS, kind
         super().__init__(kind, reason)
         self.kind, self.reason, self.location = kind, reason, location
@@ -167,7 +178,7 @@ class Restart(BaseException):
     """Restarts the trace of the code region, with a break at `step`. location: of the line inside a
     call before which to break."""
 
-    def __init__(self, step: int, kind: str, reason: str, location: str = "") -> None:
+    def __init__(self, step: int, kind: str, reason: str, location: Location = NOWHERE) -> None:
         super().__init__(step, kind, reason)
         self.step, self.kind, self.reason, self.location = step, kind, reason, location
 
@@ -197,27 +208,3 @@ class RunEagerly(BaseException):
     ) -> None:
         super().__init__(reason)
         self.always, self.code, self.loop_at = always, code, loop_at
-
-
-def breaks_page() -> str:
-    """Renders docs/graph_breaks.md, the table as a page for users. A test keeps the file equal to
-    it: ``python -c "from tracer_core.graph_breaks import breaks_page;
-    print(breaks_page(), end='')"``."""
-    fill = partial(textwrap.fill, width=100, break_long_words=False, break_on_hyphens=False)
-    intro = (
-        "At a graph break the graph so far runs, the instruction runs in eager mode, and a new graph"
-        " starts after it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the"
-        " kind, the line and the reason of each break; `fullgraph=True` raises instead. This page is"
-        " generated from the table in `tracer_core/graph_breaks.py`."
-    )
-    lines = ["# Graph breaks", "", fill(intro), ""]
-    for kind, doc in BREAKS.items():
-        lines += [
-            f"## {kind}",
-            "",
-            fill(f"Why: {doc.why}."),
-            "",
-            fill(f"What helps: {doc.hint}."),
-            "",
-        ]
-    return "\n".join(lines)

@@ -48,7 +48,7 @@ def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> 
 
 
 @hookspec
-def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None:
+def tracer_graph_break(kind: str, reason: str, location: str, hint: str, library: str) -> None:
     """Called when capture stops at an instruction, which will run eagerly.
 
     Args:
@@ -56,6 +56,7 @@ def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None
         reason: What happened.
         location: ``file:line in function`` of the user's code.
         hint: What would remove the break, or "".
+        library: The line of a library that breaks, below the user's; "" where it is the user's.
     """
 
 

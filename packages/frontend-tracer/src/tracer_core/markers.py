@@ -146,8 +146,8 @@ def allow_in_graph(fn: F) -> F:
         `fn`.
 
     Raises:
-        OptionError: `fn` is not callable, or is a function of ctypes or NumPy, which takes no
-            traced tensor.
+        OptionError: `fn` is not callable, cannot be hashed, or is a function of ctypes or NumPy,
+            which takes no traced tensor.
 
     Examples:
         >>> tracer_core.allow_in_graph(my_library.fused_norm)
@@ -155,7 +155,13 @@ def allow_in_graph(fn: F) -> F:
     library = _foreign_library(fn)
     if library is not None:
         raise OptionError(
-            f"allow_in_graph: {_name(fn)} is a function of {library}, which takes no traced tensor"
+            f"allow_in_graph: {_name(fn)} is a function of {library}, which takes no traced tensor;"
+            " make an operator of it with torch.library.custom_op"
+        )
+    if type(fn).__hash__ is None:
+        raise OptionError(
+            f"allow_in_graph: {_name(fn)} cannot be hashed (its class has __eq__ and no __hash__);"
+            " mark a function that calls it"
         )
     return _mark(fn, FunctionRole.ALLOW, "allow_in_graph")
 
@@ -421,7 +427,7 @@ def _demand_function(by: str, fn: Any, classes: bool = False) -> None:
 
 
 def _name(fn: Any) -> str:
-    return getattr(fn, "__qualname__", None) or repr(fn)
+    return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
 
 
 def _dimensions(t: torch.Tensor, dim: int | Sequence[int]) -> list[int]:

@@ -338,9 +338,10 @@ class Activation:
         message = graph_raised(runtime.name, runtime.config.backend.name, error)
         if fullgraph:
             raise TracerError(f"fullgraph=True, but {message}") from error
-        if IN_ITS_PLACE in getattr(error, "__notes__", ()):  # it would raise in each call
+        always = IN_ITS_PLACE in getattr(error, "__notes__", ())  # it would raise in each call
+        if always:
             runtime.forget()
-            runtime.skipped = message
+        runtime.note_eager(message, always=always)
         return result
 
     def _break(self, kind: str, reason: str) -> GraphBreakError:
@@ -350,6 +351,8 @@ class Activation:
         """Counts that data differ from what a graph was captured for. If this keeps happening, the
         place is captured again with a graph break before such sizes or assertions."""
         runtime = self._runtime
+        fact = f": {error}" if str(error) else ""
+        runtime.note_eager(f"a call whose data differ from what the graph assumes{fact}")
         cache = runtime.regions.starts.get(self._call.key) if exit is None else exit.region
         if cache is None:
             return
@@ -380,7 +383,7 @@ class Activation:
             raise TracerError(reason) from error
         logger().warning("%s; it runs eagerly from now on", reason)
         runtime.forget()
-        runtime.skipped = reason
+        runtime.note_eager(reason, always=True)
         return interpreter().finish(error.frames) if error.frames else error.value
 
     # -- branches on tensors --

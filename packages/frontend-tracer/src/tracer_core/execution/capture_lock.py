@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -77,17 +77,28 @@ def captures_so_far() -> int:
     return STATE.epoch
 
 
+#: Why tracing is not possible -> whether this is so now.
+_OBSTACLES: dict[str, Callable[[], bool]] = {
+    "under a TorchFunctionMode": lambda: (
+        function_modes() != 0 and settings.ambient_devices() is None
+    ),
+    "under a TorchDispatchMode": lambda: dispatch_modes() != 0,
+    "inside a transform of torch.func": torch_private.transforms_active,
+    "where tensors may have tangents (forward-mode AD)": torch_private.duals_active,
+    "under torch.jit.trace": lambda: bool(torch.jit.is_tracing()),
+    "inside the capture of another function": lambda: STATE.thread == threading.get_ident(),
+    "while names of builtins are replaced": are_replaced,
+    "in a block of tracer_core.disabled": lambda: (
+        bool(SWITCHED_OFF) and reason_for_eager() is not None
+    ),
+}
+
+
+def obstacle() -> str | None:
+    """Returns why tracing is not possible now, or None."""
+    return next((reason for reason, holds in _OBSTACLES.items() if holds()), None)
+
+
 def can_trace() -> bool:
-    """Returns whether tracing is possible: not under foreign torch modes or tracers, not where
-    tensors may have tangents, not in a trace, not with other builtins, not in a block of
-    `tracer_core.disabled`."""
-    return (
-        (function_modes() == 0 or settings.ambient_devices() is not None)
-        and not torch_private.transforms_active()
-        and not torch_private.duals_active()
-        and not torch.jit.is_tracing()
-        and dispatch_modes() == 0
-        and STATE.thread != threading.get_ident()
-        and not are_replaced()
-        and not (SWITCHED_OFF and reason_for_eager() is not None)
-    )
+    """Returns whether tracing is possible."""
+    return not any(holds() for holds in _OBSTACLES.values())

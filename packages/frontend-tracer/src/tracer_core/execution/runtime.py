@@ -43,7 +43,7 @@ class Runtime:
     ways: Callable[[Runtime, StartKey], Ways]
     #: Why the function runs in eager mode from now on, or None.
     skipped: str | None = None
-    #: Why parts of it run in eager mode.
+    #: Why it, or parts of it, run in eager mode; `note_eager` adds to it.
     abandoned: list[str] = field(default_factory=list)
     #: Code that is not inlined -> the kind of the graph break where it is called.
     eager_codes: dict[types.CodeType, str] = field(default_factory=dict)
@@ -75,6 +75,7 @@ class Runtime:
         for noted in (crossed_limits.forget, recompiles.forget, forget_history):
             noted(self.owner())
         self.skipped, self.eager_codes, self.answers = None, {}, Answers()
+        self.abandoned.clear()
 
     def compare_again(self) -> None:
         """Begins a new comparison with eager mode, because something was captured or compiled."""
@@ -86,19 +87,26 @@ class Runtime:
         left (an index out of bounds on CUDA, a collective)."""
         return self.tiering.may_run_eagerly() and self.tiering.may_measure()
 
+    def note_eager(self, reason: str, *, always: bool = False) -> None:
+        """Notes why the function, or a part of it, runs in eager mode. always: as a whole, from now
+        on."""
+        if reason not in self.abandoned:
+            self.abandoned.append(reason)
+        if always:
+            self.skipped = reason
+
     def skip(self, reason: str) -> None:
         """Runs the whole function in eager mode from now on."""
         logger().warning("%s runs eagerly: %s", self.name, reason)
         self.regions.clear()
-        self.abandoned.append(reason)
-        self.skipped = reason
+        self.note_eager(reason, always=True)
 
     def give_up(self, cache: GuardedCache, reason: str, cause: BaseException | None = None) -> None:
         """Captures nothing more in a region. Raises TracerError where eager mode is an error."""
         if self.config.must_compile:
             raise self.not_captured(reason) from cause
         cache.limit_hit = True
-        self.abandoned.append(reason)
+        self.note_eager(reason)
         logger().warning("%s runs eagerly: %s", self.name, reason)
 
     def not_captured(self, reason: str) -> TracerError:

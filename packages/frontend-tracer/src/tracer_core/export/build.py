@@ -23,7 +23,7 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.output_aliasing import InputItself, ViewOf
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.debug.fallbacks import Fallback
-from tracer_core.errors import MarkedSizeError, PackageError
+from tracer_core.errors import Location, MarkedSizeError, PackageError
 from tracer_core.execution.capture.capturer import starting
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.execution.capture.trace import capture
@@ -275,7 +275,7 @@ class ProgramWriter:
 
     def write(self, value: Any, broken: Break | None) -> None:
         if broken is not None:
-            where = broken.location or self.tracer.where()
+            where = broken.location or self.tracer.users_line()
             if broken.kind == "raises":
                 raise PackageError(f"{self.call.name} raises at {where}: {broken.reason}")
             raise PackageError(
@@ -364,7 +364,7 @@ class ProgramWriter:
 
     # -- what the graph reads --
 
-    def finish(self, broken: Break | None, where: str) -> PackagedProgram:
+    def finish(self, broken: Break | None, where: Location) -> PackagedProgram:
         tracer, runner, gm = self.tracer, None, None
         if tracer.recorder.op_count or self.graph.outputs:
             runner, gm = self.graph.compile(frozenset())

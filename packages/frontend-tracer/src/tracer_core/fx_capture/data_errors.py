@@ -29,6 +29,6 @@ class AccumulatorHeld(DataDiffers):
 
 
 class AssertionFailed(DataDiffers):
-    """What the program asserts of a tensor's values does not hold."""
+    """What the program asserts, or the graph assumes, of a tensor's values does not hold."""
 
     refuses = ASSERTIONS

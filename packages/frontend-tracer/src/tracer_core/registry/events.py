@@ -28,12 +28,22 @@ def graph_captured(*, name: str, gm: torch.fx.GraphModule, backend: str) -> None
     _tell("tracer_graph_captured", name=name, gm=gm, backend=backend)
 
 
-def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> None:
+def graph_break(
+    *, kind: str, reason: str, location: str, hint: str = "", library: str = ""
+) -> None:
     """Reports that capture stopped at an instruction; see `hookspecs.tracer_graph_break`."""
     if enabled("graph_breaks"):
+        below = f" (in {library})" if library else ""
         remedy = f"; what would remove it: {hint}" if hint else ""
-        note("graph_breaks", "%s: %s [%s]%s", location, reason, kind, remedy)
-    _tell("tracer_graph_break", kind=kind, reason=reason, location=location, hint=hint)
+        note("graph_breaks", "%s%s: %s [%s]%s", location, below, reason, kind, remedy)
+    _tell(
+        "tracer_graph_break",
+        kind=kind,
+        reason=reason,
+        location=location,
+        hint=hint,
+        library=library,
+    )
 
 
 def first_call(*, summary: str, broken: bool) -> None:

@@ -30,9 +30,8 @@ from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.tiers.profitability import Verdict
-from tracer_core.explanation import without_backend
+from tracer_core.explanation import eager_parts
 from tracer_core.reporting.summary import summary
-from tracer_core.switch import reason_for_eager
 
 SCHEMA = "tracer_core.report"
 #: Another number where a field has gone or has another meaning; new fields do not change it.
@@ -81,7 +80,7 @@ def _function(number: int, compiled: CompiledFunction) -> dict[str, Any]:
         "loaded": [_loaded(entry) for entry in compiled.loaded],
         "breaks": _breaks(compiled, records),
         **compiles,
-        "eager": _eager(compiled, records),
+        "eager": [{"what": what, "why": why} for what, why in eager_parts(compiled)],
         "guards": [_guards(record) for record in records],
         "recompiles": [asdict(recompile) for recompile in recompiles(compiled)],
         "stages": [_stage(record) for record in stages],
@@ -148,13 +147,15 @@ def _graph(record: Captured) -> dict[str, Any]:
         "operators": record.op_count,
         "inputs": sum(node.op == "placeholder" for node in nodes),
         "ends_with": "" if record.break_ is None else record.break_.location,
+        "speculated": list(record.speculated),
         "sizes": {name: list(shape) for name, shape in record.shapes.items()},
         "lines": rows,
     }
 
 
 def _loaded(entry: Any) -> dict[str, Any]:
-    return {"name": entry.name, "operators": entry.op_count, "conditions": entry.conditions()}
+    return {"name": entry.name, "operators": entry.op_count, "conditions": entry.conditions(),
+            "speculated": list(entry.speculated)}  # fmt: skip
 
 
 def _guards(record: Captured) -> dict[str, Any]:
@@ -180,6 +181,7 @@ def _breaks(compiled: CompiledFunction, records: Sequence[Captured]) -> list[dic
             "remedy": item.hint,
             "times": times,
             "chain": chains.get(item, []),
+            "library": _at(item.library) if item.library else None,
             **frame(item.location),
         }
         for item, times in counts.items()
@@ -201,21 +203,6 @@ def _line(layout: Any) -> int:
     rows = instructions(layout.code)
     known = rows[layout.ip].line if layout.ip < len(rows) else 0
     return known or int(layout.code.co_firstlineno)
-
-
-def _eager(compiled: CompiledFunction, records: Sequence[Captured]) -> list[dict[str, str]]:
-    """What runs without its backend, and why."""
-    switch = reason_for_eager()
-    skipped = compiled.skipped
-    rows = [("the function", text) for text in (switch, skipped) if text is not None]
-    rows += [("a part of the function", text) for text in compiled.abandoned if text != skipped]
-    rows += [("the function", str(verdict)) for verdict in compiled.verdicts if verdict.native]
-    rows += [("graph", text) for text in without_backend(compiled)]
-    for record in records:
-        fallback = None if record.runner is None else record.runner.fallback
-        if fallback is not None:
-            rows += [(operator, reason) for operator, reason in fallback.refused]
-    return [{"what": what, "why": why} for what, why in dict.fromkeys(rows)]
 
 
 # Stages and what backends add to them

@@ -38,6 +38,11 @@ _JUMPS_IF = {
     for outcome in (True, False)
 }
 
+#: What is speculated, and why, as `explain` shows it.
+_BRANCH, _EQUAL = "the branch on a tensor is", "torch.equal is"
+_OF_CALL = "as in the captured call"
+_PROFILED = "as in the calls before the capture"
+
 
 class Assumptions:
     """The outcomes that one trace expects. Mutable: it takes them in order."""
@@ -121,11 +126,12 @@ def assumed(tracer: Tracer, value: torch.Tensor) -> bool | None:
     if its outcome is expected, and makes it a condition of the graph; else None."""
     if not _is_single(value) or not _may_assert(tracer):
         return None
-    outcome = _only_way(tracer.frames[-1])
+    outcome, why = _only_way(tracer.frames[-1]), "the other way only raises"
     if outcome is None:
-        outcome = tracer.assumptions.take(tracer.frames[-1])
+        outcome, why = tracer.assumptions.take(tracer.frames[-1]), _PROFILED
     if outcome is not None:
         _assert(tracer, value, outcome)
+        _note(tracer, _BRANCH, outcome, why)
     return outcome
 
 
@@ -148,7 +154,13 @@ def assumed_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) -> bo
     answer = tracer.assumptions.take(tracer.frames[-1]) if _may_assert(tracer) else None
     if answer is not None:
         _assert_equal(tracer, left, right, answer)
+        _note(tracer, _EQUAL, answer, _PROFILED)
     return answer
+
+
+def _note(tracer: Tracer, what: str, answer: object, why: str = _OF_CALL) -> None:
+    """Notes for `explain` what the trace goes on with in place of a graph break."""
+    tracer.speculated[f"{tracer.users_line().place}: {what} {answer}: {why}"] = None
 
 
 def _assert_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor, answer: bool) -> None:
@@ -166,6 +178,7 @@ def speculated(tracer: Tracer, value: torch.Tensor) -> bool | None:
         return None
     outcome = bool(result[0])
     _assert(tracer, value, outcome)
+    _note(tracer, _BRANCH, outcome)
     return outcome
 
 
@@ -176,6 +189,7 @@ def speculated_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) ->
         return None
     answer = torch.equal(*result)
     _assert_equal(tracer, left, right, answer)
+    _note(tracer, _EQUAL, answer)
     return answer
 
 
@@ -196,6 +210,7 @@ def speculated_scalar(tracer: Tracer, value: torch.Tensor) -> int | None:
     number = int(result[0])
     _assert(tracer, tracer.recorder.call(torch.eq, (value, number), {}), True)
     tracer.speculation.note(value, number)
+    _note(tracer, "a number read from a tensor is", number)
     return number
 
 
@@ -211,7 +226,9 @@ def speculated_answer(tracer: Tracer, question: Any) -> int | bool | None:
     number = tracer.speculation.number_of(node) if isinstance(node, torch.fx.Node) else None
     if type(number) not in (int, bool):
         return None
-    data.speculate(torch_private.fact_of(question, number))
+    fact = torch_private.fact_of(question, number)
+    data.speculate(fact)
+    _note(tracer, "of numbers that depend on data,", fact)
     return number
 
 

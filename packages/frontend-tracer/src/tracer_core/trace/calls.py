@@ -99,7 +99,7 @@ class Calls(Component):
             value = self.tracer.run(base)
         except Break as inner:
             if self.tracer.nesting == 1:
-                location = inner.location or self.tracer.where()
+                location = inner.location or self.tracer.users_line()
                 raise Restart(self.tracer.outer_step, inner.kind, inner.reason, location) from None
             raise
         finally:

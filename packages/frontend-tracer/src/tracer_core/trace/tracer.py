@@ -11,7 +11,6 @@ import logging
 import types
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +21,13 @@ from tracer_core.bytecode.code import NOT_PLAIN, decode, is_with, ranges_around
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.resume_points import FrameLayout, frames_of
+from tracer_core.debug.user_lines import is_own, users_line
+from tracer_core.errors import Location
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
-from tracer_core.graph_breaks import Break, Restart, RunEagerly
+from tracer_core.graph_breaks import NOWHERE, Break, Restart, RunEagerly
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.native_effects import inline_policy
@@ -68,7 +69,6 @@ __all__ = ["Tracer", "opcodes"]
 
 _MODULE_CALL = torch.nn.Module.__call__
 _TORCH = torch.__path__[0]
-_OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
@@ -96,7 +96,7 @@ class Tracer(Machine):
     def __init__(
         self,
         shapes: ShapePolicy,
-        forced: dict[int, tuple[str, str, str]],
+        forced: dict[int, tuple[str, str, Location]],
         unbuildable: set[type],
         natives: Mapping[types.CodeType, str],
         lower_scalars: ScalarLowering,
@@ -110,6 +110,8 @@ class Tracer(Machine):
         #: Why what the trace found hangs on what neither guards nor the code that was followed tell:
         #: a later process could not know that it no longer holds.
         self.unguarded: dict[str, None] = {}
+        #: What the graph assumes of tensors' values, as `explain` shows it.
+        self.speculated: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
         self.live_generators = LiveGenerators(self)
@@ -166,12 +168,18 @@ class Tracer(Machine):
     def where(self) -> str:
         """Returns ``file:line in function`` of the innermost frame of the user's code."""
         shown = [
-            frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
+            frame for frame in self.frames if not is_own(frame.code.raw.co_filename)
         ] or self.frames
         for frame in reversed(shown):
             if not frame.code.raw.co_filename.startswith(_TORCH):
                 return frame.where
         return shown[-1].where if shown else "?"
+
+    def users_line(self) -> Location:
+        """Returns the innermost line that the user wrote, where the graph breaks now."""
+        return (
+            users_line([frame.where for frame in reversed(self.frames)]) if self.frames else NOWHERE
+        )
 
     def open(self, unread: LazyValue) -> Any:
         return self.provenance.read_varying(unread.value, unread.source)

@@ -209,8 +209,10 @@ def _note(runtime: Runtime, record: Captured) -> None:
         return
     if runtime.config.fullgraph:
         runtime.forget()
-        raise GraphBreakError(end.kind, end.reason, end.location, end.hint)
-    events.graph_break(kind=end.kind, reason=end.reason, location=end.location, hint=end.hint)
+        raise GraphBreakError(end.kind, end.reason, end.location, end.hint, end.library)
+    events.graph_break(
+        kind=end.kind, reason=end.reason, location=end.location, hint=end.hint, library=end.library
+    )
 
 
 def _not_traced(
@@ -233,11 +235,10 @@ def _not_traced(
     if cause.code is not None:
         runtime.eager_codes = {**runtime.eager_codes, cause.code: "long_loop"}
         return _capture(runtime, cache, start, state)
+    runtime.note_eager(str(cause), always=cause.always)
     if cause.loop_at is not None:
         cache.limit_hit, cache.loop_at = True, cause.loop_at
-    elif cause.always:
-        runtime.skipped = str(cause)
-    else:
+    elif not cause.always:
         return None
     logger().warning("%s runs eagerly: %s", runtime.name, cause)
     return None

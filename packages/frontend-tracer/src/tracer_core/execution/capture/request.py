@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from tracer_core.errors import BackendError
+from tracer_core.errors import BackendError, Location
 from tracer_core.execution.capture.result import Abandoned
 from tracer_core.execution.entry.trace_graph import SymbolsUnsupported
 from tracer_core.graph_breaks import Restart, Retry
@@ -49,7 +49,7 @@ class TraceOptions:
     #: What the backend cannot take as symbols: "sizes", "numbers"; refused data.
     refused: frozenset[str] = frozenset()
     #: Instruction -> the break before it: kind, reason, location.
-    breaks: Mapping[int, tuple[str, str, str]] = field(default_factory=dict)
+    breaks: Mapping[int, tuple[str, str, Location]] = field(default_factory=dict)
     #: Types whose values cannot be made again: the trace breaks where the first one appears.
     unbuildable: frozenset[type] = frozenset()
 

@@ -38,15 +38,22 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class BreakRecord:
-    """One graph break. kind: a key of BREAKS. location: the user's line."""
+    """One graph break. kind: a key of BREAKS. location: the user's line. library: the line of a
+    library that breaks, below the user's; "" where the user's line does."""
 
     kind: str
     reason: str
     location: str
+    library: str = ""
 
     @property
     def hint(self) -> str:
         return BREAKS[self.kind].hint
+
+    @property
+    def place(self) -> str:
+        """The user's line, and below it the library's."""
+        return f"{self.location} (in {self.library})" if self.library else self.location
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -54,9 +61,8 @@ class Captured:
     """One cache entry. cache entry(S): its generated function. text: its source. graph: the
     torch-level graph, None if no operator ran. break_: the break that ends the entry, None if it
     returns. shapes and numbers: shapes of input tensors and values of symbolic scalars by source
-    expression.
-    name: of its graph or code region. pending: what compiles the graph while it runs eagerly; None
-    where it is compiled."""
+    expression. name: of its graph or code region. speculated: what the graph assumes of tensors.
+    pending: what compiles the graph while it runs eagerly; None where it is compiled."""
 
     entry_function: Callable[[Any], Any]
     text: str
@@ -70,6 +76,7 @@ class Captured:
     runner: CompiledGraph | None
     check_first: Failure
     portable: Portable
+    speculated: tuple[str, ...] = ()
     pending: Pending | None = None
 
     def breaks_inside(self, code: types.CodeType) -> bool:

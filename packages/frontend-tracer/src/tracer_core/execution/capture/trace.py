@@ -21,13 +21,14 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.crossed_limits import crossed, located
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
+from tracer_core.errors import Location
 from tracer_core.execution.capture.request import RETRIED, Fails, TraceOptions
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
-from tracer_core.graph_breaks import Break, Restart, Retry, RunEagerly
+from tracer_core.graph_breaks import NOWHERE, Break, Restart, Retry, RunEagerly
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_CAPTURE_RESTARTS
 from tracer_core.native_effects.effects import add_rows_of_imported
@@ -45,7 +46,7 @@ class Writer(Protocol[Made_co]):
 
     def write(self, value: Any, broken: Break | None) -> None: ...
 
-    def finish(self, broken: Break | None, where: str) -> Made_co: ...
+    def finish(self, broken: Break | None, where: Location) -> Made_co: ...
 
     def forget(self) -> None: ...
 
@@ -232,7 +233,7 @@ def _trace(
                     step, "raises", f"{type(error).__qualname__}: {error}"[:200]
                 ) from error
             raise UserError() from error
-        where = (broken.location or tracer.where()) if broken is not None else ""
+        where = NOWHERE if broken is None else broken.location or tracer.users_line()
         if wants_text():
             record.text = str(tracer.recorder.graph)
     result = writer(tracer, state, config, settings, name)

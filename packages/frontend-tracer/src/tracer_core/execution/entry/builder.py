@@ -16,6 +16,7 @@ from tracer_core import torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.debug.logs import enabled, note
 from tracer_core.debug.stages import stage
+from tracer_core.errors import Location
 from tracer_core.execution.capture.result import BreakRecord, Captured, Portable
 from tracer_core.execution.entry.codegen import CacheEntry, settings_checks
 from tracer_core.execution.entry.entry_guards import EntryGuards
@@ -54,12 +55,12 @@ class EntryBuilder:
         """Writes the state at the return or the break, before the trace's changes are undone."""
         self.state.write(value, broken)
 
-    def finish(self, broken: Break | None, where: str) -> Captured:
+    def finish(self, broken: Break | None, where: Location) -> Captured:
         tracer, entry, state = self.tracer, self.entry, self.state
         runner, gm = self.graph.compile(self.state.used)
         record = None
         if broken is not None and broken.kind != "raises":
-            record = BreakRecord(broken.kind, broken.reason, where)
+            record = BreakRecord(broken.kind, broken.reason, where, where.library)
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             EntryGuards(tracer, entry, self.graph).add()
             if runner is not None:
@@ -113,6 +114,7 @@ class EntryBuilder:
             runner=runner,
             check_first=failure,
             portable=self._portable(roots, path_constants),
+            speculated=tuple(tracer.speculated),
             pending=self.graph.pending,
         )
 

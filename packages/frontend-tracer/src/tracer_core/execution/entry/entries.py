@@ -53,10 +53,10 @@ class Entries:
     def summary(self, name: str) -> str:
         """Returns one line: the numbers of graphs and breaks, and the most frequent break."""
         n_graphs = sum(entry.graph is not None for entry in self.captured)
-        places = Counter((end.location, end.reason) for end in self.breaks)
+        places = Counter((end.place, end.reason) for end in self.breaks)
         text = f"{name}: {n_graphs} graph{'s' * (n_graphs != 1)}"
         text += f", {len(places)} graph break{'s' * (len(places) != 1)}"
         if places:
-            ((location, reason), _), *_ = places.most_common(1)
-            text += f"; {'the worst' if len(places) > 1 else 'it is'} at {location}: {reason}"
+            ((place, reason), _), *_ = places.most_common(1)
+            text += f"; {'the worst' if len(places) > 1 else 'it is'} at {place}: {reason}"
         return text

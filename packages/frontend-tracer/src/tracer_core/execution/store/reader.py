@@ -61,6 +61,7 @@ class LoadedEntry:
     entry_function: Callable[[Any], Any]
     name: str
     op_count: int
+    speculated: tuple[str, ...]
     break_: BreakRecord | None
     shapes: dict[str, tuple[int, ...]]
     numbers: dict[str, int | float]
@@ -103,6 +104,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
         entry_function=cache_entry,
         name=name,
         op_count=entry["op_count"],
+        speculated=tuple(entry["speculated"]),
         break_=None if entry["break"] is None else BreakRecord(*entry["break"]),
         shapes={source: tuple(shape) for source, shape in entry["shapes"].items()},
         numbers=entry["numbers"],

@@ -96,6 +96,7 @@ def entry_to_json(
         "settings": record.portable.settings,
         "op_count": record.op_count,
         "break": None if record.break_ is None else dataclasses.astuple(record.break_),
+        "speculated": list(record.speculated),
         "shapes": record.shapes,
         "numbers": record.numbers,
         "graph": _graph_to_json(record, describe, config),
