@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,9 +47,11 @@ def test_a_failure_is_named_before_the_run_ends(tmp_path, processes):
     (tmp_path / "test_sums.py").write_text(PROGRAM)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     command = [sys.executable, "-m", "pytest", "--tb=no", "-p", "no:cacheprovider", *processes]
+    # this process may be a worker itself
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(
         [*command, "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True,
+        cwd=ROOT, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     summary = next(i for i, text in enumerate(lines) if "short test summary" in text)
