@@ -74,7 +74,7 @@ def script(codes: Sequence[GraphCode], comment: Iterable[str], main: Iterable[st
     """
     lost = [item for code in codes for item in code.lost]
     parts = [
-        *(f"# {line}".rstrip() for line in comment),
+        *(f"# {line}".rstrip() for text in comment for line in text.splitlines()),
         *dict.fromkeys(["import torch", *(line for code in codes for line in code.imports)]),
         *(f"raise SystemExit({f'the graph names an object of its process: {item}'!r})" for item in lost),
         _HELPER.read_text("utf-8"),
@@ -116,7 +116,7 @@ def describe(value: Any, ranges: bool = False) -> str:
         return repr(_hint(value))
     if isinstance(value, float):
         return f"float({str(value)!r})"
-    return repr(value) if isinstance(value, (int, complex)) else f"None  # a {type(value).__name__}"
+    return repr(value) if isinstance(value, (int, complex)) else f"None  # a {type(value).__name__!r}"
 
 
 def _hint(value: Any) -> Any:
