@@ -42,7 +42,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("execution",),
         ("explanation", "export", "preparation"),
         ("api", "cache"),
-        ("diagnosis", "reporting", "saving"),
+        ("diagnosis", "reporting", "saving", "verification"),
         ("__init__", "command"),
         ("__main__",),
         ("testing",),

@@ -84,12 +84,19 @@ def test_the_debug_folder_runs_no_name(tmp_path: Path, monkeypatch: pytest.Monke
         for path in sorted((tmp_path / "debug").rglob("*.py"))
         if "__main__" in path.read_text()
     ]
-    assert len(modules) == 3
+    assert len({path.parent for path in modules}) == 3
     for path in modules:
         done = torch_server.run([str(path)], timeout=120)
         assert done.returncode == 0 and "planted" not in done.stdout + done.stderr, (
             done.stdout + done.stderr
         )
+
+
+def test_the_script_of_a_bug_report_runs_no_name(tmp_path: Path) -> None:
+    fast = tracer_core.compile(named(work, "\nprint('planted')\n"), fullgraph=True)
+    path = tracer_core.repro(fast, torch.randn(3, 4), torch.randn(3, 4), path=tmp_path / "a.py")
+    done = torch_server.run([str(path)], timeout=120)
+    assert done.returncode == 0 and "graph_0" in done.stdout and "planted\n" not in done.stdout
 
 
 @pytest.mark.sweep(keep=8)

@@ -71,6 +71,18 @@ def test_a_program_that_drops_its_gradients_compiles_at_the_second_call():
         assert len(compiled_graphs(fast)) == (call > 0)
 
 
+def test_later_calls_run_the_compiled_graph():
+    """The second call must not leave the entry that it replaced as the one to try first."""
+    model, step = accumulating(MANY)
+    fast = tracer_core.compile(step)
+    for call in range(3):
+        model.zero_grad()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            fast(X)
+        names = {event.key for event in profile.key_averages()}
+        assert ("aten::mean" in names) == (call < 2)
+
+
 def test_state_that_a_module_makes_at_its_first_call():
     class Cached(torch.nn.Module):
         def __init__(self):

@@ -40,6 +40,8 @@ from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.reporting.report import report
 from tracer_core.saving import load, load_package, package, package_library, save
 from tracer_core.switch import disabled
+from tracer_core.verification.repro import repro
+from tracer_core.verification.verify import verify
 
 
 def __dir__() -> list[str]:
@@ -50,6 +52,8 @@ __all__ = [
     # compiling, and what became of it
     "compile", "compile_many", "warmup", "explain", "last_compile", "report", "progress", "reset",
     "original", "disabled",
+    # a wrong result
+    "verify", "repro",
     # marks
     "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
     "is_compiling", "mark_dynamic", "mark_static",

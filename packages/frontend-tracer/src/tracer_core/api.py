@@ -173,7 +173,7 @@ def compile(
         fleet()  # connects beside what follows; a wrong setting is an error here
     environment.warn()
     _say_what_is_untested()
-    config = validation.build_config(**settings)
+    config = validation.changed(validation.build_config(**settings))
     events.follow_stages()
     mark_used(config.backend)
     if torch_private.refusal() is not None:

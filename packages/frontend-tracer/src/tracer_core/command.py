@@ -69,9 +69,21 @@ def _cache(chosen: Any) -> int:
     return 0 if info.problem is None else 1
 
 
+def _bisect(chosen: Any) -> None:
+    from tracer_core.verification.bisect import bisect  # heavy: the tracer
+
+    for line in bisect(chosen.script, chosen.arguments, chosen.timeout):
+        print(line, flush=True)
+
+
 _JSON: Mapping[str, Any] = {"--json": {"action": "store_true", "help": "prints JSON"}}
 _QUICK = {"--quick": {"action": "store_true", "help": "no backend compiles anything"}}
 _ACTION = {"action": {"choices": ("info", "clear", "prune")}}
+_SCRIPT: Mapping[str, Any] = {
+    "--timeout": {"type": float, "default": 600.0, "help": "seconds of one run; longer ones fail"},
+    "script": {"help": "a program that ends in an error where a result is wrong"},
+    "arguments": {"nargs": "...", "help": "its arguments"},
+}
 #: Name of a command -> what it prints, the function that does it, and its arguments.
 _COMMANDS: Mapping[str, tuple[str, Callable[[Any], int | None], Mapping[str, Any]]] = {
     "doctor": ("what is installed, and what works here", _doctor, {**_JSON, **_QUICK}),
@@ -79,5 +91,6 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[Any], int | None], Mapping[str, Any
     "options": ("the options and modes of a backend", lambda chosen: print(api.backend_options(chosen.name)), {"name": {}}),
     "env": ("the environment variables, and what they are set to", _env, {}),
     "limits": ("at which numbers something else is done", _limits, _JSON),
+    "bisect": ("which stage, then which operators or fusion, make a script fail", _bisect, _SCRIPT),
     "cache": ("what is kept on disk", _cache, _ACTION),
 }  # fmt: skip

@@ -188,6 +188,10 @@ class VerifyError(TracerError):
     """An IR violates one of its own rules: always a bug in tracer_core or a backend."""
 
 
+class WrongResultError(TracerError, AssertionError):
+    """A compiled program's results are not eager's: `tracer_core.verify` names them."""
+
+
 class RecompileLimit(Exception):
     """Attributes of `RecompileLimitWarning` and `RecompileLimitError`.
 

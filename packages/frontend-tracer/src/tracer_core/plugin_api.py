@@ -49,6 +49,7 @@ from tracer_core.contract.specs import (
     Training,
     ValueClass,
 )
+from tracer_core.debug.graph_script import listing as graph_listing
 from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import StageRecord, debug_folder, stage, wants_text
 from tracer_core.engine_support.compilers import Command, compilers
@@ -137,7 +138,8 @@ __all__ = [
     # settings and limits
     "Environment", "Limit", "LimitTable", "Variable", "count", "env", "flag", "seconds", "size",
     # stages and logs
-    "StageRecord", "debug_folder", "enabled", "logger", "note", "stage", "wants_text",
+    "StageRecord", "debug_folder", "enabled", "graph_listing", "logger", "note", "stage",
+    "wants_text",
     # the store, and compilers
     "ENTRY_FORMAT", "Command", "Folder", "Store", "compilers", "cpu_level", "demand_room",
     "packed", "private_folder", "unpacked",

@@ -17,7 +17,7 @@ from inductor_backend.passes.fx_edit import Editor
 from inductor_backend.passes.outline import outlined
 from inductor_backend.passes.repeated_subgraphs import find_repeats
 from inductor_backend.passes.weight_packing import pays_anywhere
-from tracer_core.plugin_api import CompileSpec, RequirementError
+from tracer_core.plugin_api import CompileSpec, RequirementError, graph_listing
 
 Rewrite = Callable[[torch.fx.GraphModule, CompileSpec], torch.fx.GraphModule]
 
@@ -111,7 +111,7 @@ def rewrite_stage(
     aot_standalone: bool = False,
 ) -> Stage:
     """Returns the stage for a rewrite of the ATen graph."""
-    dump = lambda c: c.gm.print_readable(print_output=False)
+    dump = lambda c: graph_listing([(c.spec.name, c.gm)])
     return Stage(
         name, run, device, dump=dump, suffix="py", frozen=frozen, aot_standalone=aot_standalone
     )

@@ -46,6 +46,7 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Training
 from tracer_core.debug.fallbacks import WHOLE, Fallback, FallbackKind, report
 from tracer_core.debug.gc_pause import collector_paused
+from tracer_core.debug.graph_script import listing
 from tracer_core.debug.stages import OpenStage, continued, debug_folder, stage, wants_text
 from tracer_core.dispatch import number_tensors
 from tracer_core.dispatch.functional_bridge import as_functional
@@ -481,7 +482,7 @@ def _request(captured: CapturedGraph, config: CompileConfig) -> Request:
 def _show(record: OpenStage, *lowered: Lowered) -> None:
     """Makes the lowered graphs the text of a stage, if anybody reads it."""
     if wants_text():
-        record.text = "\n".join(item.graph.print_readable(print_output=False) for item in lowered)
+        record.text = listing((item.spec.name, item.graph) for item in lowered)
 
 
 def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:

@@ -26,6 +26,9 @@ from tracer_core.registry.torch_style import TorchStyle, from_callable, torch_st
 #: The modes of torch.compile. A backend lists those it has, and may have modes of its own.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
+#: Changes each configuration of `tracer_core.compile`; `tracer-core bisect` sets it.
+changed: Callable[[CompileConfig], CompileConfig] = lambda config: config
+
 
 def build_config(
     *,

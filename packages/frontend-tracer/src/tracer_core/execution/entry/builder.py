@@ -61,7 +61,8 @@ class EntryBuilder:
         record = None
         if broken is not None and broken.kind != "raises":
             record = BreakRecord(broken.kind, broken.reason, where, where.library)
-        with stage("segment", graph=self.name, suffix=".py") as stage_record:
+        # no .py: its names are objects of this process
+        with stage("segment", graph=self.name) as stage_record:
             EntryGuards(tracer, entry, self.graph).add()
             if runner is not None:
                 call = GraphCall(tracer, entry, self.graph, self.state)

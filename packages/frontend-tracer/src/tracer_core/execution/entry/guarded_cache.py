@@ -186,7 +186,8 @@ class GuardedCache:
             if entry is not hot:
                 result = entry(state)
                 if result is not MISS:
-                    cache.hot = entry
+                    if entry in entries:  # the call may have put its compiled form in its place
+                        cache.hot = entry
                     return result
         return MISS
 

@@ -1,0 +1,1 @@
+"""Checks compiled programs against eager mode, and narrows down what makes a difference."""
