@@ -82,4 +82,4 @@ def test_the_reference_names_everything_public():
     for name in set(tracer_core.__all__) - {"__version__"}:
         assert f":: tracer_core.{name}\n" in page, name
     assert ":: tracer_core.plugin_api.compile_graph\n" in page
-    assert page.count("## ") == 6
+    assert page.count("## ") == 7

@@ -255,7 +255,8 @@ def test_records_of_a_compile_are_printed_as_a_table():
         StageRecord("inner", 0.0015, "first line\nsecond line", "graph_0", 1), StageRecord("outer",
         0.25, "", "graph_0"),
     ])  # fmt: skip
-    inner, outer = str(records).splitlines()
+    assert str(records).splitlines()[1:] == records.table().splitlines()
+    inner, outer = records.table().splitlines()
     assert inner.split() == [
         "inner",
         "graph_0",

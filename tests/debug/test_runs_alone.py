@@ -34,7 +34,9 @@ def training():
 
 
 def dynamic_size():
-    fast = tracer_core.compile(lambda x: (x + x.shape[0]).cumsum(0)[x.shape[0] // 2 :], dynamic=True)
+    fast = tracer_core.compile(
+        lambda x: (x + x.shape[0]).cumsum(0)[x.shape[0] // 2 :], dynamic=True
+    )
     fast(torch.randn(9, 3))
 
 

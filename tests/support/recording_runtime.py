@@ -31,7 +31,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingRuntime]:
 
     class CompiledFunction:
         def __init__(self, fn: Callable[..., Any], config: CompileConfig) -> None:
-            self.fn, self.config, self.verdicts, self.compilations = fn, config, [], []
+            self.fn, self.config = fn, config
+            self.verdicts, self.compilations, self.breaks = [], [], []
             self.persistent_cache = types.SimpleNamespace(outcome="", seconds=0.0)
             record.compiled.append(self)
 

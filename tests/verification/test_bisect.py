@@ -65,7 +65,9 @@ def test_a_wrong_lowering_is_named(tmp_path):
         " (fuse=False, inline=False, numerics='eager')"
     )
     assert lines[-6] == "graphs that must be compiled for it: graph_1"
-    assert lines[-4] == "  aten.tanh.default" and lines[-2] == "  kernel fused_tanh_0 of graph_1_part0"
+    assert (
+        lines[-4] == "  aten.tanh.default" and lines[-2] == "  kernel fused_tanh_0 of graph_1_part0"
+    )
     assert lines[-3] == lines[-1] == "    program.py:12 in second"
 
 
@@ -95,7 +97,9 @@ print(tracer_core.compile(lambda x: x.sin() + x.cos() * 2, backend=Backend("mine
 """
     lines = lines_of(tmp_path, fails)
     assert "no kernel for cos" in lines[0]
-    assert "the stage that makes the difference: the script's own backend, mode and options" in lines
+    assert (
+        "the stage that makes the difference: the script's own backend, mode and options" in lines
+    )
     assert "  aten.cos.default" in lines and "  aten.sin.default" not in lines
 
 

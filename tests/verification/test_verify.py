@@ -22,7 +22,9 @@ def backend_with(change):
     def compile_graph(graph, spec):
         def run(inputs):
             return [
-                change(item) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+                change(item)
+                if isinstance(item, torch.Tensor) and item.is_floating_point()
+                else item
                 for item in graph(*inputs)
             ]
 
@@ -131,9 +133,11 @@ def test_integers_must_be_equal_and_objects_too():
         lambda x: {"index": (x * 2).argmax(-1), "name": "x", "sum": x.sum()},
         backend=Backend(
             name="other",
-            compile=lambda graph, spec: lambda inputs: [
-                item + 1 if item.dtype is torch.int64 else item for item in graph(*inputs)
-            ],
+            compile=lambda graph, spec: (
+                lambda inputs: [
+                    item + 1 if item.dtype is torch.int64 else item for item in graph(*inputs)
+                ]
+            ),
         ),
     )
     rows = {row.name: row for row in tracer_core.verify(fast, torch.randn(8, 5)).rows}

@@ -100,7 +100,9 @@ def listing(graphs: Iterable[tuple[str, torch.fx.GraphModule]]) -> str:
     grad = any(node.target in GRADIENT_CALLS for _, gm in graphs for node in gm.graph.nodes)
     main = ['if __name__ == "__main__":', f"    torch.set_grad_enabled({grad})"]
     main += [f"    show({code.name!r}, {code.name}(*{code.name}_inputs()))" for code in codes]
-    return script(codes, ["runs alone: makes random inputs (integers: 0), prints the results"], main)
+    return script(
+        codes, ["runs alone: makes random inputs (integers: 0), prints the results"], main
+    )
 
 
 def describe(value: Any, ranges: bool = False) -> str:
@@ -116,7 +118,9 @@ def describe(value: Any, ranges: bool = False) -> str:
         return repr(_hint(value))
     if isinstance(value, float):
         return f"float({str(value)!r})"
-    return repr(value) if isinstance(value, (int, complex)) else f"None  # a {type(value).__name__!r}"
+    return (
+        repr(value) if isinstance(value, (int, complex)) else f"None  # a {type(value).__name__!r}"
+    )
 
 
 def _hint(value: Any) -> Any:
@@ -147,4 +151,6 @@ def imported(name: str, value: Any) -> str | None:
         return None
     first, _, rest = qualified.partition(".")
     owner = f"{name}_owner" if rest else name
-    return f"from {module} import {first} as {owner}" + (f"; {name} = {owner}.{rest}" if rest else "")
+    return f"from {module} import {first} as {owner}" + (
+        f"; {name} = {owner}.{rest}" if rest else ""
+    )

@@ -30,7 +30,9 @@ STAGES = {
     "eager mode": _EAGER,
     "capture (backend 'eager')": Trial("eager"),
     "lowering and autograd (backend 'aten_eager')": Trial("aten_eager"),
-    "kernels of single operators (fuse=False, inline=False, numerics='eager')": Trial(options=_ALONE),
+    "kernels of single operators (fuse=False, inline=False, numerics='eager')": Trial(
+        options=_ALONE
+    ),
     "inlining (inline=True)": Trial(options={**_ALONE, "inline": True}),
     "rounding in kernels (numerics='fused')": Trial(options={"fuse": False, "freeze": False}),
     "fusion (fuse=True)": _FUSED,
@@ -62,6 +64,7 @@ def bisect(script: str, arguments: Sequence[str], timeout: float) -> Iterator[st
     Raises:
         TracerError: There is no such file; the script does not fail, or fails in eager mode, too.
     """
+
     def run(trial: Trial) -> Outcome:
         return _run(trial, [script, *arguments], timeout)
 
@@ -76,11 +79,15 @@ def bisect(script: str, arguments: Sequence[str], timeout: float) -> Iterator[st
     yield f"fails as it is: {first.error}"
     for title, trial in STAGES.items():
         outcome = run(trial)
-        if any("unchanged" in row for row in outcome.rows):  # another backend, without these options
+        if any(
+            "unchanged" in row for row in outcome.rows
+        ):  # another backend, without these options
             title, trial = list(STAGES.items())[-1]
         yield f"FAILS with {title}: {outcome.error}" if outcome.error else f"ok    with {title}"
         if outcome.error and trial is _EAGER:
-            raise TracerError(f"bisect: {script} fails in eager mode, too: nothing compiled is at fault")
+            raise TracerError(
+                f"bisect: {script} fails in eager mode, too: nothing compiled is at fault"
+            )
         if outcome.error:
             yield f"the stage that makes the difference: {title}"
             yield from _narrowed(run, trial, outcome)
@@ -102,12 +109,15 @@ def _narrowed(run: Callable[[Trial], Outcome], trial: Trial, outcome: Outcome) -
         needed = smallest(kinds, lambda some: run(dataclasses.replace(chosen, operators=some)))
         outcome = run(dataclasses.replace(chosen, operators=needed))
         yield "operators that must be compiled for it, the others in eager mode:"
-        lines = {kind: [frame for name, frame in outcome.operators() if name == kind] for kind in needed}
+        lines = {
+            kind: [frame for name, frame in outcome.operators() if name == kind] for kind in needed
+        }
         yield from _shown({**lines, **outcome.kernels()})
 
 
 def _first_fusion(run: Callable[[Trial], Outcome], trial: Trial, most: int) -> Iterator[str]:
     """Yields the number of fusions with which the script begins to fail, and what is new with it."""
+
     def fused(count: int) -> Outcome:
         return run(dataclasses.replace(trial, variables={"TRACER_FUEL": str(count)}))
 
@@ -136,11 +146,15 @@ def smallest(names: Iterable[str], run: Callable[[list[str]], Outcome]) -> list[
     while len(items) > 1:
         size = -(-len(items) // count)
         parts = [items[at : at + size] for at in range(0, len(items), size)]
-        rests = [[item for item in items if item not in part] for part in parts[: count * (count > 2)]]
+        rests = [
+            [item for item in items if item not in part] for part in parts[: count * (count > 2)]
+        ]
         chosen = next((part for part in (*parts, *rests) if run(part).error), None)
         if chosen is None and count >= len(items):
             break
-        count = min(2 * count, len(items)) if chosen is None else 2 if chosen in parts else count - 1
+        count = (
+            min(2 * count, len(items)) if chosen is None else 2 if chosen in parts else count - 1
+        )
         items = chosen or items
     return items
 
@@ -162,4 +176,6 @@ def _run(trial: Trial, command: Sequence[str], timeout: float) -> Outcome:
             error = lines[-1].strip()[:200] if done.returncode else ""
         except subprocess.TimeoutExpired:
             error = f"not done after {timeout:g} seconds"
-        return Outcome(error, [json.loads(line) for line in records.read_text("utf-8").splitlines()])
+        return Outcome(
+            error, [json.loads(line) for line in records.read_text("utf-8").splitlines()]
+        )

@@ -43,7 +43,11 @@ def recorded(program: Any, args: Any, kwargs: Any, dynamic: bool | None) -> list
             if spec.name not in result:
                 roles = [item.role in (Role.PARAMETER, Role.BUFFER) for item in spec.inputs]
                 code = graph_code(gm, f"graph_{len(result)}", inputs, ranges=True)
-                result[spec.name] = code, copied(inputs), [at for at, own in enumerate(roles) if own]
+                result[spec.name] = (
+                    code,
+                    copied(inputs),
+                    [at for at, own in enumerate(roles) if own],
+                )
             return run_graph(inputs)
 
         return run
@@ -69,16 +73,23 @@ def write_script(
     lost = [item for code, _, _ in graphs for item in code.lost]
     if lost or not graphs:
         why = f"a graph names what no script can make: {'; '.join(lost)}"
-        raise TracerError(f"repro: {why if lost else 'nothing was captured; tracer_core.explain says why'}")
+        raise TracerError(
+            f"repro: {why if lost else 'nothing was captured; tracer_core.explain says why'}"
+        )
     name = name_of(program) if hasattr(program, "__name__") else type(program).__name__
-    file = Path(f"repro_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_')}.py" if path is None else path)
+    file = Path(
+        f"repro_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_')}.py" if path is None else path
+    )
     main = [_MAIN.read_text("utf-8"), 'if __name__ == "__main__":']
     for code, _, own in graphs:
         inputs = f"lambda: stored({code.name!r})" if store_inputs else f"{code.name}_inputs"
         parameters = own if wants_constants(config.backend, config.options) else []
         main.append(f"    with {_modes()}:")
         main.append(f"        check({code.name}, {inputs}, {parameters}, {settings})")
-    comment = [f"the graphs of a call of {name}, compiled again and compared with eager mode", versions()]
+    comment = [
+        f"the graphs of a call of {name}, compiled again and compared with eager mode",
+        versions(),
+    ]
     try:
         file.write_text(script([code for code, _, _ in graphs], comment, main), encoding="utf-8")
         if store_inputs:
@@ -93,11 +104,18 @@ def _settings(config: CompileConfig) -> str:
     name = config.backend.name
     if name not in list_backends() or name == "auto":
         what = f"repro: a script cannot compile with {name!r}"
-        raise OptionError(f"{what}; compile with the name of one installed backend (choices() tells which serves)")
+        raise OptionError(
+            f"{what}; compile with the name of one installed backend (choices() tells which serves)"
+        )
     fields = dataclasses.fields(config.options) if dataclasses.is_dataclass(config.options) else ()
     values = {item.name: getattr(config.options, item.name) for item in fields}
     options = {item.name: values[item.name] for item in fields if values[item.name] != item.default}
-    result = {"backend": name, "mode": config.mode, "options": options or None, "dynamic": config.dynamic}
+    result = {
+        "backend": name,
+        "mode": config.mode,
+        "options": options or None,
+        "dynamic": config.dynamic,
+    }
     return ", ".join(f"{key}={value!r}" for key, value in result.items() if value is not None)
 
 

@@ -31,7 +31,9 @@ class VerificationRow:
     detail: str = ""
 
     def __str__(self) -> str:
-        beside = "against eager" if self.eager_error is None else f"eager's own {self.eager_error:.1e}"
+        beside = (
+            "against eager" if self.eager_error is None else f"eager's own {self.eager_error:.1e}"
+        )
         numbers = f"{self.dtype}, error {self.error:.1e} of {self.allowed:.1e}, {beside}"
         numbers = numbers if self.dtype else "no tensor"
         strides = "" if self.strides_equal else ", other strides"

@@ -19,7 +19,7 @@ from tracer_core.api import original
 from tracer_core.autoselect.candidates import plan_of
 from tracer_core.execution.call import name_of
 from tracer_core.execution.compiled_function import CompiledFunction
-from tracer_core.explanation import without_backend
+from tracer_core.explanation import eager_parts
 from tracer_core.switch import disabled, reason_for_eager
 from tracer_core.torch_private.memory_layout import same_strides
 from tracer_core.torch_private.needed import pytree
@@ -53,7 +53,9 @@ class _Outcome:
     uses_rng: bool = False
 
 
-def compared(fast: Callable[..., Any], function: CompiledFunction, args: Any, kwargs: Any) -> Verification:
+def compared(
+    fast: Callable[..., Any], function: CompiledFunction, args: Any, kwargs: Any
+) -> Verification:
     """Does `verify`. function: behind `fast`."""
     program = original(fast)
     state, inputs = ProgramState(program, (args, kwargs)), {"args": args, "kwargs": kwargs}
@@ -92,12 +94,18 @@ def _outcome(
             values |= _gradients(results, {**state.tensors, **arguments})
     written = {name: item for name, item in arguments.items() if not equal(item, before[name])}
     values |= {f"{name} afterwards": item.detach() for name, item in written.items()}
-    return _Outcome({**copied(results), **values}, uses_rng=uses_rng)  # results may be what is restored
+    return _Outcome(
+        {**copied(results), **values}, uses_rng=uses_rng
+    )  # results may be what is restored
 
 
 def _named(value: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the leaves of structures with names: ``args[0]``, ``output.logits``."""
-    leaves = ((root, *leaf) for root, item in value.items() for leaf in pytree.tree_flatten_with_path(item)[0])
+    leaves = (
+        (root, *leaf)
+        for root, item in value.items()
+        for leaf in pytree.tree_flatten_with_path(item)[0]
+    )
     return {root + pytree.keystr(path): leaf for root, path, leaf in leaves}
 
 
@@ -105,7 +113,9 @@ def _gradients(outputs: Mapping[str, Any], candidates: Mapping[str, Any]) -> dic
     """Returns the gradients of leaves for gradients of the results that are equal in all runs; none
     where the program has run its backward itself."""
     results = [v for v in outputs.values() if isinstance(v, torch.Tensor) and v.grad_fn is not None]
-    leaves = {name: item for name, item in candidates.items() if item.requires_grad and item.is_leaf}
+    leaves = {
+        name: item for name, item in candidates.items() if item.requires_grad and item.is_leaf
+    }
     if not results or not leaves:
         return {}
     source = torch.Generator().manual_seed(0)
@@ -121,7 +131,11 @@ def _gradients(outputs: Mapping[str, Any], candidates: Mapping[str, Any]) -> dic
 def _compiled_calls(function: CompiledFunction) -> Iterator[None]:
     """Context in which no call is made in eager mode because that is faster."""
     regions = function.runtime.regions
-    shown = [(key, cache, region) for key, cache in regions.starts.items() if (region := regions.shown(key))]
+    shown = [
+        (key, cache, region)
+        for key, cache in regions.starts.items()
+        if (region := regions.shown(key))
+    ]
     for key, cache, region in shown:
         regions.replace(key, region, cache)
     try:
@@ -132,7 +146,10 @@ def _compiled_calls(function: CompiledFunction) -> Iterator[None]:
 
 
 def _steady(
-    fast: Callable[..., Any], function: CompiledFunction, state: ProgramState, inputs: Mapping[str, Any]
+    fast: Callable[..., Any],
+    function: CompiledFunction,
+    state: ProgramState,
+    inputs: Mapping[str, Any],
 ) -> _Outcome:
     """Returns the outcome of a call that captures and compiles nothing, and waits for no graph."""
     plan = plan_of(function.config)
@@ -150,7 +167,7 @@ def _steady(
 def _ran_eagerly(function: CompiledFunction) -> Iterator[str]:
     if not function.records and not function.loaded:
         yield f"nothing compiled ran: {reason_for_eager() or 'nothing was captured'}"
-    for reason in dict.fromkeys([*function.abandoned, *without_backend(function)]):
+    for reason in dict.fromkeys(reason for _, reason in eager_parts(function)):
         yield f"ran in eager mode: {reason}"
 
 
@@ -159,14 +176,22 @@ def _rows(actual: _Outcome, eager: _Outcome, exact: _Outcome) -> Iterator[Verifi
         ok = type(actual.error) is type(eager.error)
         yield _equal_row("exception", ok, f"{actual.error!r}, eager {eager.error!r}"[:300])
     names = dict.fromkeys([*eager.values, *actual.values])
-    gradients = [item for name in names if name.startswith(_GRADIENT) and (item := eager.values.get(name)) is not None]
+    gradients = [
+        item
+        for name in names
+        if name.startswith(_GRADIENT) and (item := eager.values.get(name)) is not None
+    ]
     largest = max((_rms(widened(item)) for item in gradients), default=0.0)
     for name in names if actual.error is None and eager.error is None else ():
         floor = NEGLIGIBLE * largest if name.startswith(_GRADIENT) else 0.0
-        yield _row(name, [item.values.get(name) for item in (actual, eager, exact)], floor, eager.uses_rng)
+        yield _row(
+            name, [item.values.get(name) for item in (actual, eager, exact)], floor, eager.uses_rng
+        )
 
 
-def _equal_row(name: str, ok: bool, detail: str, dtype: torch.dtype | None = None) -> VerificationRow:
+def _equal_row(
+    name: str, ok: bool, detail: str, dtype: torch.dtype | None = None
+) -> VerificationRow:
     """Returns the row of what has to be equal."""
     return VerificationRow(name, dtype, float(not ok), None, 0.0, True, ok, detail)
 
@@ -212,7 +237,9 @@ def _same_object(actual: Any, eager: Any) -> tuple[bool, str]:
     return same, "" if same else f"{actual!r}, eager's {eager!r}"[:200]
 
 
-def _error(value: torch.Tensor, reference: torch.Tensor, eager: torch.Tensor, floor: float) -> float:
+def _error(
+    value: torch.Tensor, reference: torch.Tensor, eager: torch.Tensor, floor: float
+) -> float:
     """Returns the largest error of an element. Where eager's is NaN or infinite, so must this be."""
     if not is_rounded(eager.dtype):
         return float((value != eager).double().mean()) if eager.numel() else 0.0
@@ -223,7 +250,11 @@ def _error(value: torch.Tensor, reference: torch.Tensor, eager: torch.Tensor, fl
         return float("inf")
     result, exact = result[~odd], exact[~odd]
     least = max(_rms(exact), floor) or torch.finfo(torch.float64).tiny
-    worst = float(((result - exact).abs() / exact.abs().clamp(min=least)).max()) if exact.numel() else 0.0
+    worst = (
+        float(((result - exact).abs() / exact.abs().clamp(min=least)).max())
+        if exact.numel()
+        else 0.0
+    )
     return float("inf") if worst != worst else worst
 
 

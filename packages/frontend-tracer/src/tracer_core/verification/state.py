@@ -66,10 +66,16 @@ class ProgramState:
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._visit(root, "", None)
         self._visit(arguments, "args", None, is_argument=True)
-        items = {k: v for k, v in self.tensors.items() if v.layout is torch.strided and not v.is_inference()}
+        items = {
+            k: v
+            for k, v in self.tensors.items()
+            if v.layout is torch.strided and not v.is_inference()
+        }
         self._values = {name: (item.data, item.detach().clone()) for name, item in items.items()}
         gradients = {name: item.grad for name, item in items.items() if item.is_leaf}
-        self._gradients = {k: v if v is None else (v, v.detach().clone()) for k, v in gradients.items()}
+        self._gradients = {
+            k: v if v is None else (v, v.detach().clone()) for k, v in gradients.items()
+        }
         self._rng = rng_states(), random.getstate()
 
     def restore(self) -> None:
@@ -123,7 +129,9 @@ class ProgramState:
 
     def _visit(self, value: Any, name: str, space: Any, is_argument: bool = False) -> None:
         """Notes what is reached from an object. space: the globals of the program's own functions."""
-        if id(value) in self._visited or isinstance(value, (str, int, float, types.ModuleType, type)):
+        if id(value) in self._visited or isinstance(
+            value, (str, int, float, types.ModuleType, type)
+        ):
             return
         self._visited[id(value)] = value
         parts: Iterable[tuple[str, Any]] = ()
@@ -147,10 +155,14 @@ class ProgramState:
         elif isinstance(value, dict):
             self._dicts += [] if is_argument else [(value, dict(value))]
             keys = [repr(key) if isinstance(key, str) else at for at, key in enumerate(value)]
-            parts = [(f"{name}[{key}]", item) for key, item in zip(keys, value.values(), strict=True)]
+            parts = [
+                (f"{name}[{key}]", item) for key, item in zip(keys, value.values(), strict=True)
+            ]
         elif isinstance(value, (list, tuple)):
             parts = [(f"{name}[{at}]", item) for at, item in enumerate(value)]
-        elif isinstance(getattr(value, "__dict__", None), dict) and (not callable(value) or not name):
+        elif isinstance(getattr(value, "__dict__", None), dict) and (
+            not callable(value) or not name
+        ):
             parts, is_argument = [(name, vars(value))], False
         for key, item in list(parts):
             self._visit(item, key, space, is_argument)
@@ -158,7 +170,9 @@ class ProgramState:
 
 def equal(tensor: torch.Tensor, values: torch.Tensor) -> bool:
     """Returns whether values are equal, in the precision of the first tensor."""
-    return tensor.shape == values.shape and torch.equal(tensor.detach(), values.detach().to(tensor.dtype))
+    return tensor.shape == values.shape and torch.equal(
+        tensor.detach(), values.detach().to(tensor.dtype)
+    )
 
 
 def _identities(items: dict[Any, Any]) -> list[tuple[int, int]]:

@@ -53,7 +53,11 @@ class Trial:
         if self.backend is not None:
             config = validation.build_config(backend=self.backend, dynamic=config.dynamic)
         elif all(hasattr(config.options, name) for name in self.options):
-            options = dataclasses.replace(config.options, **self.options) if self.options else config.options
+            options = (
+                dataclasses.replace(config.options, **self.options)
+                if self.options
+                else config.options
+            )
             mode = "default" if self.options else config.mode
             config = dataclasses.replace(config, options=options, mode=mode)
         else:
