@@ -107,9 +107,7 @@ class TileSearch:
                         self._end("")
                         break
                     self._choose(item)
-        except (
-            Exception
-        ) as error:  # the driver's, or no memory: measuring is not the program's work
+        except Exception as error:  # the driver's, or no memory: the program goes on without
             self._end(f"; it ended by {type(error).__name__}: {error}")
         self._seconds += time.perf_counter() - began
 

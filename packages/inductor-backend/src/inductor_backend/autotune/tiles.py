@@ -1,7 +1,7 @@
 """Chooses the tiles of pointwise and reducing kernels by measurement.
 
-In the tuned modes while a graph is compiled; else (`wants_search`) while the program runs
-(`tile_search`), of kernels that move `MIN_BYTES`.
+In the tuned modes (`tiles_of`) while a graph is compiled, in the others (`with_search`) while the
+program runs (`tile_search`). Kernels that move less than `MIN_BYTES` keep the tile of the rule.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def can_measure(target: Target) -> bool:
 
 
 def _is_searched(c: Compilation, body: KernelBody, kernel: TritonKernel) -> bool:
-    """Returns whether what is measured on memory of its own holds for the kernel: places that are
-    read from memory are all the same there."""
+    """Returns whether the kernel's tile is measured while the program runs. Indices that are read from
+    memory are all 0 in the memory that it is measured on, so kernels with such are not."""
     return (
         c.spec.mode in SEARCHED_MODES
         and c.options.tile_search
