@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.autotune import matmul
+from inductor_backend.autotune import matmul, tiles
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.codegen.triton.module import specification
 from inductor_backend.compilation import Compilation
@@ -43,8 +43,9 @@ def program(
     """The compilation up to its module's text. In max-autotune the first of the possible kernels is
     taken.
     """
-    matmul.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
-    matmul.build_all = lambda c, choices: None  # type: ignore[assignment]
+    for module in (matmul, tiles):
+        module.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
+        module.build_all = lambda c, choices: None  # type: ignore[assignment]
     recorder = _Recorder(mode)
     for index, fake in enumerate(inputs):
         recorder.add(fake, fake, InputSpec(f"arg_{index}", Role.USER_INPUT, f"arg_{index}"))

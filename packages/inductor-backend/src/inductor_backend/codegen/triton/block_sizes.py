@@ -97,10 +97,16 @@ def choose_tile(program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: S
     crossing = _crossing(program, body, nest, sizes, flats)
     if crossing is not None:
         return _tiled(program, body, nest, outer, crossing)
-    return _flat(nest, sizes, outer)
+    return _flat(nest, sizes, outer, _is_narrow(program, body))
 
 
-def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...]) -> Tile:
+def _is_narrow(program: LoopProgram, body: KernelBody) -> bool:
+    """Returns whether a kernel reads and writes elements of at most 16 bits alone."""
+    return all(program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads()))
+
+
+def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...], narrow: bool) -> Tile:
+    """A thread of a large grid reads 16 bytes of each operand at once."""
     count = sizes.hint(product(nest.outer), 4096)
     if count <= 128:
         block = max(power_of_two(count), 32)
@@ -108,7 +114,7 @@ def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...]) -> Tile:
         block = 128
     else:
         block = 512 if count <= PROCESSORS * 8 * 512 else 1024
-    warps = max(1, min(4, block // 32)) if block < 1024 else 8
+    warps = max(1, min(4, block // 32)) if block < 1024 or narrow else 8
     return Tile((_axis("x", nest, outer, block),), warps, False)
 
 
@@ -134,10 +140,7 @@ def _crossing(
 def _tiled(
     program: LoopProgram, body: KernelBody, nest: LoopNest, outer: tuple[int, ...], crossing: int
 ) -> Tile:
-    narrow = all(
-        program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads())
-    )
-    rows, columns, warps = (64, 64, 8) if narrow else (16, 64, 4)
+    rows, columns, warps = (64, 64, 8) if _is_narrow(program, body) else (16, 64, 4)
     y = _axis("y", nest, (crossing,), rows)
     x = _axis("x", nest, tuple(k for k in outer if k != crossing), columns)
     return Tile((y, x), warps, False)
