@@ -195,7 +195,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """lint, types, the site, tests and a sixth of tests-full, in one environment: .ci/run runs it."""
+    """lint, types, the site, tests and a tenth of tests-full, in one environment: .ci/run runs it."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and
     # kept for the processes that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
@@ -206,7 +206,7 @@ def ci(session: nox.Session) -> None:
     run_types(session)
     run_site(session)
     run_tests(session, BEFORE_A_COMMIT)
-    run_tests(session, SWEEPS, "--share", "6")
+    run_tests(session, SWEEPS, "--share", "10")
 
 
 #: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says
