@@ -110,4 +110,4 @@ def test_the_sessions_together_run_everything():
     text = (ROOT / "noxfile.py").read_text()
     assert 'BEFORE_A_COMMIT = "not full and not gpu and not slow"' in text
     assert 'SWEEPS = "full and not gpu and not slow"' in text
-    assert 'run_tests(session, SWEEPS, "--share", "6")' in text
+    assert 'run_tests(session, SWEEPS, "--share", "10")' in text
