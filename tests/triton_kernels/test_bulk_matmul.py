@@ -253,7 +253,7 @@ def tuned(monkeypatch, spoil):
         kernels = {
             name: (lambda kernel=spoil(choice.kernels[name]): kernel) for name in choice.kernels
         }
-        left.extend(choices._candidates(c, replace(choice, kernels=choices.Kernels(kernels))))
+        left.extend(choices.runs_of(c, replace(choice, kernels=choices.Kernels(kernels))))
         return next(iter(choice.kernels))
 
     monkeypatch.setattr(measurement, "loaded", loaded)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.autotune import choices, matmul
+from inductor_backend.autotune import choices, matmul, tiles
 from inductor_backend.autotune.matmul_configs import candidates as real_candidates
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.ir.target import interpreted
@@ -263,7 +263,7 @@ def test_what_is_measured_can_run(name, monkeypatch):
         )
 
     def choose(c, choice):
-        ways = choices._candidates(c, choice)
+        ways = choices.runs_of(c, choice)
         assert list(ways) == ([choices.ATEN] if choice.instead else []) + list(choice.kernels)
         for run in ways.values():
             run()
@@ -272,7 +272,8 @@ def test_what_is_measured_can_run(name, monkeypatch):
 
     monkeypatch.setattr(measurement, "loaded", loaded)
     monkeypatch.setattr(matmul, "choose", choose)
-    monkeypatch.setattr(matmul, "MIN_BYTES", 0)
+    monkeypatch.setattr(tiles, "choose", choose)
+    monkeypatch.setattr(tiles, "MIN_BYTES", 0)
     fn, inputs, _ = CASES.get(name, (lambda x: (x.sin() + 1).softmax(1), (R(8, 100),), None))
     result = checked(fn, *inputs)
     assert seen and ("tl.dot(" in result.source or name == "rows")
