@@ -179,13 +179,19 @@ NEXT = """What to do next:
 
 
 def verdict(rows: dict[str, dict[str, Any]], took: float) -> str:
-    """Returns the last line: the mean over all rows that ran, and what went wrong."""
+    """Returns the last line: the mean over all rows that ran (where some ran on a busy machine the
+    median, which a single row cannot move far), and what went wrong."""
     good = [row for row in rows.values() if "failed" not in row]
     ratios = sorted(seconds(row)[2] for row in good)
     busy = sum(not is_steady(row) for row in good)
     wrong = [name for name, row in rows.items() if not acceptable(row)]
-    parts = [f"{geometric_mean(ratios):.2f} times eager's speed, the geometric mean of {len(good)} rows"
-             f" ({ratios[0]:.2f} to {ratios[-1]:.2f})"] if good else ["no row ran"]  # fmt: skip
+    parts = ["no row ran"]
+    if good:
+        mean, name = geometric_mean(ratios), "geometric mean"
+        if busy:
+            mean, name = statistics.median(ratios), "median"
+        span = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        parts = [f"{mean:.2f} times eager's speed, the {name} of {len(good)} rows {span}"]
     parts += [f"{busy} of them on a busy machine, by their fastest rounds"] if busy else []
     parts += [f"NOT RIGHT: {', '.join(wrong)}"] if wrong else []
     return f"Result: {'; '.join([*parts, f'{took:.0f} s in all'])}"

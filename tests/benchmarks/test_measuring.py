@@ -225,8 +225,12 @@ def test_the_demo_marks_rows_whose_rounds_disagree_and_counts_their_fastest_roun
     assert len(marked) == 1 and marked[0].startswith("BERT") and "175%" in marked[0]
     assert any(line.startswith("~ the rounds are more than 15% apart") for line in said)
     assert demo.verdict(rows, 12.3) == (
-        "Result: 3.17 times eager's speed, the geometric mean of 3 rows (2.00 to 8.00); 1 of them on a"
-        " busy machine, by their fastest rounds; 12 s in all"
+        "Result: 2.00 times eager's speed, the median of 3 rows (2.00 to 8.00); 1 of them on a busy"
+        " machine, by their fastest rounds; 12 s in all"
+    )
+    quiet = {**rows, "bert_12": row([0.5, 0.5, 0.5])}
+    assert demo.verdict(quiet, 1.0).startswith(
+        "Result: 3.17 times eager's speed, the geometric mean of 3 rows (2.00 to 8.00); 1 s"
     )
     assert demo.verdict({"bert_12": rows["bert_12"]}, 1.0).startswith("Result: 8.00 times")
     broken = {**rows, "cos_sin": {"failed": "why"}}
