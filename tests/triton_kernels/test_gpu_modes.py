@@ -462,7 +462,7 @@ def test_recordings_of_two_modules_share_what_is_no_result():
 def test_tiles_are_measured_while_the_program_runs(monkeypatch, tmp_path, quick_device):
     """The measured tiles are launched from CUDA graphs too, and after a reset from the first call."""
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiles, "MIN_BYTES", 0)
+    monkeypatch.setattr(tiles, "MIN_SEARCHED_BYTES", 0)
 
     def program(x, w):
         for _ in range(4):

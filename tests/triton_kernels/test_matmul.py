@@ -273,7 +273,7 @@ def test_what_is_measured_can_run(name, monkeypatch):
     monkeypatch.setattr(measurement, "loaded", loaded)
     monkeypatch.setattr(matmul, "choose", choose)
     monkeypatch.setattr(tiles, "choose", choose)
-    monkeypatch.setattr(tiles, "MIN_BYTES", 0)
+    monkeypatch.setattr(tiles, "MIN_SEARCHED_BYTES", 0)
     fn, inputs, _ = CASES.get(name, (lambda x: (x.sin() + 1).softmax(1), (R(8, 100),), None))
     result = checked(fn, *inputs)
     assert seen and ("tl.dot(" in result.source or name == "rows")

@@ -58,7 +58,7 @@ def launches(monkeypatch):
 def measured(monkeypatch, tmp_path):
     """Kernels of any size are measured; returns the candidates of each measurement."""
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiles, "MIN_BYTES", 0)
+    monkeypatch.setattr(tiles, "MIN_SEARCHED_BYTES", 0)
     monkeypatch.setattr(tiles, "can_measure", lambda target: True)
     monkeypatch.setattr(tile_search, "MAX_SEARCH_SECONDS", 60.0)  # the interpreter takes long
     result = []
@@ -214,6 +214,18 @@ def test_more_kernels_than_are_measured(measured, monkeypatch):
     monkeypatch.setattr(tile_search, "MAX_SEARCHED_KERNELS", 1)
     called(tracer_core.compile(program))
     assert len(measured) == 1
+
+
+@pytest.mark.parametrize(("rows", "measures"), [(511, 0), (512, 1)])
+def test_kernels_that_move_less_are_not_measured(rows, measures, measured, monkeypatch):
+    monkeypatch.setattr(tiles, "MIN_SEARCHED_BYTES", limits.MIN_SEARCHED_BYTES)
+    x = torch.randn(rows, 1024)  # is read, and a result of its size is written
+    fast = tracer_core.compile(lambda x: x * 2)
+    for _ in range(tile_search.CALLS):
+        compare(x * 2, fast(x))
+    while any(search.running for search in tile_search.SEARCHES):
+        compare(x * 2, fast(x))
+    assert len(measured) == measures
 
 
 def test_beyond_the_seconds_of_a_graph(measured, monkeypatch):

@@ -182,6 +182,13 @@ MAX_KERNEL_COMPILE_SECONDS = LIMITS.add(
     beyond="The process is ended; this one compiles the kernel.",
     seen="a warning in the log",
 )
+MIN_SEARCHED_BYTES = LIMITS.add(
+    "MIN_SEARCHED_BYTES",
+    4 * 2**20,
+    unit="bytes moved by a kernel whose block sizes are measured",
+    beyond="Below it, a rule chooses the block sizes, in all modes.",
+    seen=_DEBUG,
+)
 MAX_SEARCHED_KERNELS = LIMITS.add(
     "MAX_SEARCHED_KERNELS",
     64,

@@ -39,7 +39,7 @@ class InductorOptions:
     #: Captures CUDA graphs (cudagraphs-backend) in the default mode where timed calls show that it
     #: pays. False: never; an error with the modes that capture every graph.
     recordings: bool = True
-    #: Measures block sizes of GPU kernels that move `autotune.tiles.MIN_BYTES` while the program runs
+    #: Measures block sizes of GPU kernels that move `limits.MIN_SEARCHED_BYTES` while the program runs
     #: (modes "default" and "reduce-overhead"), and stores the fastest for later processes. A kernel
     #: that adds may then round otherwise than in the calls before; under
     #: ``torch.use_deterministic_algorithms`` and in process groups such kernels are left alone.

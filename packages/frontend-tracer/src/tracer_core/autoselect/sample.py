@@ -117,7 +117,7 @@ class Sample:
         originals = {key: self._storages[key].clone() for key in keys}
         self._restored = [(self._storages[key], original) for key, original in originals.items()]
         written = [self._inputs[i].detach() for i in sorted(self._written)]
-        self._before = tuple(_copied(value, originals) for value in written)
+        self._before = tuple(with_memory(value, originals) for value in written)
         self._inputs = []
 
     def _copy(self, wanted: set[int]) -> None:
@@ -128,7 +128,7 @@ class Sample:
         keys = {torch_private.storage_id(tensors[i]) for i in wanted & tensors.keys()}
         for index, value in tensors.items():
             if self._values[index] is value and torch_private.storage_id(value) in keys:
-                self._values[index] = _copied(value, self._storages)
+                self._values[index] = with_memory(value, self._storages)
 
     def run(self, runner: RunFunction) -> Outcome:
         """Runs a runner on the sample. The outcome is valid until the next run; see
@@ -144,7 +144,7 @@ class Sample:
         storages: dict[int, torch.UntypedStorage] = {}
         with self._fresh():
             values = [
-                _copied(value, storages) if isinstance(value, torch.Tensor) else value
+                with_memory(value, storages) if isinstance(value, torch.Tensor) else value
                 for value in self._values
             ]
             tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -236,7 +236,9 @@ def _written_storages(graph: torch.fx.Graph) -> set[int]:
     return result
 
 
-def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+def with_memory(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    """Returns a copy of a strided tensor, a leaf. storages: copies by `storage_id`, which tensors that
+    share memory share in the copies, too."""
     key = torch_private.storage_id(value)
     if key not in storages:
         storages[key] = value.untyped_storage().clone()

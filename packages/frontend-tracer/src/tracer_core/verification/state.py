@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.first_call import rng_states, set_rng_states
+from tracer_core.autoselect.sample import with_memory
 from tracer_core.torch_private.needed import pytree
 
 
@@ -44,10 +45,7 @@ def copied(values: Any, wide: bool = False) -> Any:
             return value
         if id(value) not in copies:
             if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
-                storage = value.untyped_storage()
-                memory = storages.setdefault(storage.data_ptr(), storage.clone())
-                result = torch.empty(0, dtype=value.dtype, device=value.device)
-                result.set_(memory, value.storage_offset(), value.shape, value.stride())
+                result = with_memory(value, storages)
             else:
                 result = value.detach().clone()
             result = widened(result) if wide else result

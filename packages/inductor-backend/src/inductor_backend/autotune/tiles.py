@@ -1,12 +1,13 @@
 """Chooses the tiles of pointwise and reducing kernels by measurement.
 
 In the tuned modes (`tiles_of`) while a graph is compiled, in the others (`with_search`) while the
-program runs (`tile_search`). Kernels that move less than `MIN_BYTES` keep the tile of the rule.
+program runs (`tile_search`). Kernels that move less than `MIN_SEARCHED_BYTES` keep the tile of
+the rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,14 +19,12 @@ from inductor_backend.codegen.triton.block_sizes import Tile, candidates
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.module import name_of
 from inductor_backend.ir.target import Target
+from inductor_backend.limits import MIN_SEARCHED_BYTES
 from inductor_backend.runtime.cuda.triton_compile import TileEffect
 from inductor_backend.schedule.fused_body import KernelBody
 
 if TYPE_CHECKING:
     from inductor_backend.compilation import Compilation
-
-#: Kernels that move fewer bytes keep the tile that the access pattern suggests.
-MIN_BYTES = 4 * 2**20
 
 #: Modes whose kernels are measured while the program runs.
 SEARCHED_MODES = frozenset({"default", "reduce-overhead"})
@@ -51,14 +50,13 @@ def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile |
 
 def with_search(c: Compilation, body: KernelBody, kernel: TritonKernel, tile: Tile) -> TritonKernel:
     """Marks a kernel whose tile is measured while the program runs, and adds it to `c.searched`."""
-    if not _is_searched(c, body, kernel):
+    nbytes = moved(c, body)
+    if nbytes < MIN_SEARCHED_BYTES or not _is_searched(c, body, kernel):
         return kernel
     effect: TileEffect = "none" if tile.reduced is None else "order"
     marked = replace(kernel, searched=effect)
-    writers: dict[str, Callable[[], TritonKernel]] = {str(tile): lambda: marked}
-    writers |= {str(other): partial(_tiled, c, body, other) for other in candidates(tile)[1:]}
-    choice = TunedChoice(c.program, Kernels(writers), name=name_of(marked))
-    c.searched.append(SearchedKernel(choice, moved(c, body)))
+    kernels = Kernels({str(tile): lambda: marked, **_writers(c, body, candidates(tile)[1:])})
+    c.searched.append(SearchedKernel(TunedChoice(c.program, kernels, name=name_of(marked)), nbytes))
     return marked
 
 
@@ -77,7 +75,6 @@ def _is_searched(c: Compilation, body: KernelBody, kernel: TritonKernel) -> bool
         and not kernel.sizes
         and not kernel.asserts
         and all(isinstance(numel, int) for numel, _ in kernel.grid)
-        and moved(c, body) >= MIN_BYTES
         and not any(list(index.indirect_values()) for index in accesses(c.program, body))
     )
 
@@ -92,12 +89,18 @@ def moved(c: Compilation, body: KernelBody) -> int:
 
 def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], TunedChoice] | None:
     """Returns tiles by name, and the choice between them; None for kernels that move few bytes."""
-    if moved(c, body) < MIN_BYTES:
+    if moved(c, body) < MIN_SEARCHED_BYTES:
         return None
     simple = TritonKernelWriter(c.program, body, c.sizes).tile
     tiles = {str(tile): tile for tile in candidates(simple)}
-    kernels = {name: partial(_tiled, c, body, tile) for name, tile in tiles.items()}
-    return tiles, TunedChoice(c.program, Kernels(kernels))
+    return tiles, TunedChoice(c.program, Kernels(_writers(c, body, tiles.values())))
+
+
+def _writers(
+    c: Compilation, body: KernelBody, tiles: Iterable[Tile]
+) -> dict[str, Callable[[], TritonKernel]]:
+    """Returns what writes the kernel of each tile, by the tile's text."""
+    return {str(tile): partial(_tiled, c, body, tile) for tile in tiles}
 
 
 def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:

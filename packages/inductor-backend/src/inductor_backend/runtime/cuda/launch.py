@@ -96,8 +96,12 @@ class _Run:
         self.address = ctypes.c_int64(0)
         self._descriptions: list[_Description] = []
 
+    @property
+    def is_interpreted(self) -> bool:
+        return bool(self.described) and self.described[0][0].interpreted is not None
+
     def called(self, slots: int) -> tuple[Callable[..., None], int]:
-        if self.described and self.described[0][0].interpreted is not None:
+        if self.is_interpreted:
             return functools.partial(_interpret, self), 0
         self.describe()
         _RUNS.append(self)
@@ -105,7 +109,7 @@ class _Run:
 
     def describe(self) -> None:
         """Has calls from now on launch what is described."""
-        if not self.described or self.described[0][0].interpreted is None:
+        if not self.is_interpreted:
             description = _Description(tuple(self.described))
             self._descriptions.append(description)
             self.address.value = ctypes.addressof(description.fields)
