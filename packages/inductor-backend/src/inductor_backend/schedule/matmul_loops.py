@@ -286,6 +286,7 @@ def _inside(place: Index, size: Expr) -> Value:
 _SUMS: dict[Any, Callable[[MatmulLoops, ExternNode], Sum | None]] = {
     aten.mm.default: _matrices,
     unaligned_gemm.mm: _matrices,
+    unaligned_gemm.matmul: _matrices,
     aten.bmm.default: _matrices,
     aten.addmm.default: _matrices,
     aten.baddbmm.default: _matrices,
