@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Expr, Index, product
+from inductor_backend.ir.index_expr import Expr, Index
 from inductor_backend.ir.nodes import BufferKind, BufferLayout, Strided
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.target import in_tensor_cores
@@ -144,7 +144,7 @@ def _is_one_row(ctx: Lowering, a: Ref, b: Ref) -> bool:
     ``nn.Linear``'s weight) is multiplied by one row."""
     if not (ctx.gpu and a.sizes[0] == 1 and a.dtype in _LOOPED_DTYPES):
         return False
-    numel = ctx.sizes.hint(product(b.sizes))
+    numel = math.prod(map(ctx.sizes.hint, b.sizes))
     return numel >= MIN_LOOPED_MATRIX and _columns_are_contiguous(b)
 
 
