@@ -45,7 +45,7 @@ def run(fn, *inputs, dynamic=False):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_one_row_times_weights_is_a_kernel_with_what_follows(dtype):
+def test_a_row_times_weights_is_a_kernel_with_what_follows(dtype):
     x, residual = R(1, 1, 32).to(dtype), R(1, 1, 24).to(dtype)
     weight, bias = R(24, 32).to(dtype), R(24).to(dtype)
     calls, kernels = run(
@@ -97,15 +97,15 @@ def cached(query, key, value, keys, values, position, mask):
 
 
 def cache_inputs(dtype, length=40):
-    one, cache = (1, 2, 1, 16), (1, 2, length, 16)
-    tensors = [R(1, 6, 1, 16), R(*one), R(*one), R(*cache), R(*cache)]
+    row, cache = (1, 2, 1, 16), (1, 2, length, 16)
+    tensors = [R(1, 6, 1, 16), R(*row), R(*row), R(*cache), R(*cache)]
     position = torch.tensor([9])
     mask = (torch.arange(length) <= position)[None, None, None]
     return [*(tensor.to(dtype) for tensor in tensors), position, mask]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_attention_of_one_query_reads_the_cache_where_it_is(dtype):
+def test_attention_of_a_query_reads_the_cache_where_it_is(dtype):
     calls, kernels = run(cached, *cache_inputs(dtype))
     assert calls == [] and kernels <= 4
 
@@ -146,7 +146,7 @@ def test_two_queries_stay_a_call():
     assert len(calls) == 1 and "attention" in calls[0]
 
 
-def test_two_writes_to_one_cache_keep_their_order():
+def test_two_writes_to_a_cache_keep_their_order():
     def step(cache, position, first, second):
         cache.index_copy_(0, position, first)
         cache.index_copy_(0, position, second)

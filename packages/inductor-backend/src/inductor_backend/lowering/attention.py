@@ -43,18 +43,18 @@ def _of_one_query(
 ) -> tuple[Ref | None, ...] | None:
     """Lowers scores, softmax and the sum of values as loops in float32. None where there are several
     queries, or dropout, or where the logsumexp is used."""
-    names = [argument.name for argument in ctx.node.target._schema.arguments]  # type: ignore[union-attr]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    query, key, value = given["query"], given["key"], given["value"]
+    names = [item.name for item in ctx.node.target._schema.arguments]  # type: ignore[union-attr]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
     batch, heads, queries, depth = query.sizes
     if queries != 1 or not ctx.used_outputs() <= {0} or query.dtype not in _DTYPES:
         return None
-    if given.get("dropout_p") or given.get("is_causal"):
+    if arguments.get("dropout_p") or arguments.get("is_causal"):
         return None
     if key.sizes[:2] != (batch, heads) or not isinstance(depth, int):
         return None
-    mask = given.get("attn_bias", given.get("attn_mask"))
-    scale = given.get("scale")
+    mask = arguments.get("attn_bias", arguments.get("attn_mask"))
+    scale = arguments.get("scale")
     factor = const(1 / math.sqrt(depth) if scale is None else scale, torch.float32)
     rows = (batch, heads, key.sizes[2])
 
