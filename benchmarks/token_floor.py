@@ -77,7 +77,7 @@ class Text:
         torch.set_default_dtype(torch.float32)
         self.model.generation_config.eos_token_id = None
         self.cache = transformers.StaticCache(config=settings, max_cache_len=CACHE)
-        self.compiler, self.target = compiler, self.model
+        self.name, self.compiler, self.target = name, compiler, self.model
         if compiler == "ours":
             self.target = tracer_core.compile(self.model, mode="reduce-overhead")
 
@@ -111,7 +111,7 @@ class Text:
         self.generate(SHORT)
         result = self.generate(COMPARED, output_logits=True, return_dict_in_generate=True)
         kept = {"tokens": result.sequences.cpu(), "logits": torch.stack(result.logits).cpu()}
-        path = Path(tempfile.gettempdir()) / f"token_floor_{self.model.config.model_type}.pt"
+        path = Path(tempfile.gettempdir()) / f"token_floor_{self.name}.pt"
         answer: dict[str, Any] = {"first_s": round(first, 2)}
         if self.compiler == "eager":
             torch.save(kept, path)
