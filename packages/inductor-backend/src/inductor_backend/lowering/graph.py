@@ -63,6 +63,9 @@ NUMBER_TEXTS: dict[str, str] = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})",
     "pow": "({} ** {})", "neg": "(-{})", "sym_float": "float({})", "sym_max": "max({}, {})",
     "sym_min": "min({}, {})", "sym_sqrt": "math.sqrt({})",
+    "ge": "float({} >= {})", "gt": "float({} > {})", "le": "float({} <= {})", "lt": "float({} < {})",
+    "eq": "float({} == {})", "ne": "float({} != {})", "sym_not": "float(not {})",
+    "and_": "min({}, {})", "or_": "max({}, {})",
 }  # fmt: skip
 
 
@@ -201,7 +204,7 @@ class GraphLowering:
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             self.env[node] = self.sizes.expr(value)
             return
-        if isinstance(value, torch.SymFloat):
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):  # a bool is 0.0 or 1.0
             self.env[node] = self.ctx.number(self.number_text(node))
             return
         if node.target is aten.copy_.default:
