@@ -16,11 +16,13 @@ from tracer_core.api import (
     compile,
     compile_many,
     explain,
+    get_default_backend,
     last_compile,
     list_backends,
     original,
     progress,
     reset,
+    set_default_backend,
     warmup,
 )
 from tracer_core.contract.version import __version__
@@ -39,7 +41,7 @@ from tracer_core.markers import (
 from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.reporting.report import report
 from tracer_core.saving import load, load_package, package, package_library, save
-from tracer_core.switch import disabled
+from tracer_core.switch import disabled, set_stance
 from tracer_core.verification.repro import repro
 from tracer_core.verification.verify import verify
 
@@ -51,7 +53,7 @@ def __dir__() -> list[str]:
 __all__ = [
     # compiling, and what became of it
     "compile", "compile_many", "warmup", "explain", "last_compile", "report", "progress", "reset",
-    "original", "disabled",
+    "original", "disabled", "set_stance",
     # a wrong result
     "verify", "repro",
     # marks
@@ -61,6 +63,7 @@ __all__ = [
     "load", "load_package", "package", "package_library", "save", "cache",
     # backends and this machine
     "BackendRow", "backends", "backend_options", "list_backends", "register", "doctor",
+    "set_default_backend", "get_default_backend",
     # the rest
     "Inputs", "__version__", "errors",
 ]  # fmt: skip

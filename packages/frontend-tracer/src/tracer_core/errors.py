@@ -245,6 +245,22 @@ class RecompileLimitError(RecompileLimit, TracerError):
     _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
 
 
+class RecompileError(TracerError):
+    """A call would be captured under ``set_stance("fail_on_recompile")``.
+
+    Attributes:
+        function: The function.
+        reason: Why no cache entry serves the call.
+    """
+
+    def __init__(self, function: str, reason: str) -> None:
+        self.function, self.reason = function, reason
+        super().__init__(
+            f"{function} would be captured, which set_stance('fail_on_recompile') forbids: {reason}\n"
+            "  Call it like this before the stance is set, or set 'eager_on_recompile'."
+        )
+
+
 class BackendNameClashError(TracerError):
     """Two distributions offer a backend of the same name.
 
