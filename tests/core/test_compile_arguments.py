@@ -107,3 +107,26 @@ def test_a_default_backend():
     finally:
         tracer_core.set_default_backend()
     assert tracer_core.get_default_backend() == "inductor"
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.linear(x).relu()
+
+
+def test_repeated_blocks_of_a_model():
+    shared = Block()
+    model = torch.nn.Sequential(Block(), torch.nn.Sequential(Block(), shared), shared)
+    keys, x, counter = list(model.state_dict()), torch.randn(2, 4), CountingBackend()
+    expected = model(x)
+    assert tracer_core.compile_repeated(model, Block, backend=counter, fullgraph=True) == 3
+    assert torch.equal(model(x), expected) and torch.equal(model(x), expected)
+    assert counter.n_graphs == 3 and list(model.state_dict()) == keys
+    assert type(model[0]) is Block and model[1][1] is model[2]
+    assert tracer_core.original(model[2]) is shared
+    with pytest.raises(OptionError, match="Sequential has no Conv2d"):
+        tracer_core.compile_repeated(model, torch.nn.Conv2d)

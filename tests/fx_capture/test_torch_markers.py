@@ -13,7 +13,7 @@ from torch import nn
 import tracer_core
 from tests.support.counting_backend import CountingBackend
 from tests.support.eager_reference import compare_with_eager, same
-from tracer_core.errors import MarkedSizeError
+from tracer_core.errors import MarkedSizeError, OptionError
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -379,6 +379,7 @@ def test_disallow_in_graph_of_torch_breaks():
         same(lambda x: torch.sinh(x + 1) * 2, (X,), (Y,), breaks=1, kinds=("disabled",))
     finally:
         torch._dynamo.allow_in_graph(torch.sinh)
+        torch._dynamo.trace_rules._allowed_callable_ids.remove(id(torch.sinh))
     same(lambda x: torch.sinh(x + 1) * 2, (X,), (Y,), graphs=1, breaks=0)
 
 
@@ -428,3 +429,22 @@ def test_maybe_mark_dynamic_may_be_specialized():
     assert torch.equal(fast(x), x * 2)
     with pytest.raises(MarkedSizeError):
         tracer_core.compile(lambda x: x.view(5) * 3, backend="eager")(y)
+
+
+def native_count(values, wanted):
+    sys._getframe()  # ends a graph
+    return list(values).count(wanted)
+
+
+def test_substitute_in_graph():
+    @tracer_core.substitute_in_graph(native_count)
+    def count(values, wanted):
+        return 100 + sum(value == wanted for value in values)
+
+    fast = tracer_core.compile(lambda x: x + native_count([1, 2, 1], 1), fullgraph=True)
+    assert fast(torch.zeros(1)).tolist() == [102.0], "the substitute is traced"
+    assert native_count([1, 2, 1], 1) == 2
+    with pytest.raises(OptionError, match="substitute_in_graph needs a function"):
+        tracer_core.substitute_in_graph(lambda: 1)(3)
+    with pytest.raises(OptionError, match="is already marked disallow_in_graph"):
+        tracer_core.substitute_in_graph(tracer_core.disallow_in_graph(lambda: 1))(count)

@@ -15,6 +15,7 @@ from tracer_core.api import (
     backends,
     compile,
     compile_many,
+    compile_repeated,
     explain,
     get_default_backend,
     last_compile,
@@ -37,6 +38,7 @@ from tracer_core.markers import (
     is_compiling,
     mark_dynamic,
     mark_static,
+    substitute_in_graph,
 )
 from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.reporting.report import report
@@ -52,13 +54,13 @@ def __dir__() -> list[str]:
 
 __all__ = [
     # compiling, and what became of it
-    "compile", "compile_many", "warmup", "explain", "last_compile", "report", "progress", "reset",
+    "compile", "compile_many", "compile_repeated", "warmup", "explain", "last_compile", "report", "progress", "reset",
     "original", "disabled", "set_stance",
     # a wrong result
     "verify", "repro",
     # marks
     "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
-    "is_compiling", "mark_dynamic", "mark_static",
+    "is_compiling", "mark_dynamic", "mark_static", "substitute_in_graph",
     # other processes
     "load", "load_package", "package", "package_library", "save", "cache",
     # backends and this machine

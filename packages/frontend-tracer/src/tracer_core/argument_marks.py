@@ -15,12 +15,12 @@ from tracer_core.options import DynamicShapes
 
 def check(model: Any, shapes: DynamicShapes) -> None:
     """Raises OptionError for a name that is no argument of `model`."""
-    if shapes:
-        names = list(_parameters(model))
-        for name in shapes:
-            if name not in names:
-                guess = did_you_mean(name, names)
-                raise OptionError(f"dynamic_shapes: no argument {name!r}{guess}; valid: {names}")
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    names = list(inspect.signature(called).parameters) if shapes else []
+    for name in shapes:
+        if name not in names:
+            guess = did_you_mean(name, names)
+            raise OptionError(f"dynamic_shapes: no argument {name!r}{guess}; valid: {names}")
 
 
 def mark(
@@ -30,8 +30,8 @@ def mark(
     if not shapes:
         return
     if function.__name__ == "_call_impl":  # of nn.Module, whose arguments have no names
-        function, args = args[0], args[1:]
-    values = inspect.signature(_called(function)).bind_partial(*args, **kwargs).arguments
+        function, args = args[0].forward, args[1:]
+    values = inspect.signature(function).bind_partial(*args, **kwargs).arguments
     for name, dims in shapes.items():
         if not isinstance(value := values.get(name), torch.Tensor):
             continue
@@ -41,11 +41,3 @@ def mark(
                 mark_dynamic(value, dim, min=least, max=largest)
             except OptionError as error:
                 raise OptionError(f"dynamic_shapes of {name!r}: {error}") from error
-
-
-def _called(model: Any) -> Any:
-    return model.forward if isinstance(model, torch.nn.Module) else model
-
-
-def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_called(model)).parameters

@@ -255,10 +255,8 @@ class RecompileError(TracerError):
 
     def __init__(self, function: str, reason: str) -> None:
         self.function, self.reason = function, reason
-        super().__init__(
-            f"{function} would be captured, which set_stance('fail_on_recompile') forbids: {reason}\n"
-            "  Call it like this before the stance is set, or set 'eager_on_recompile'."
-        )
+        rule = "set_stance('fail_on_recompile') forbids"
+        super().__init__(f"{function} would be captured, which {rule}: {reason}")
 
 
 class BackendNameClashError(TracerError):

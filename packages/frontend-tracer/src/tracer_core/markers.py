@@ -21,7 +21,7 @@ import torch
 from tracer_core.compiled_callable import call_object
 from tracer_core.compiled_module import purpose_of, share, unshared
 from tracer_core.errors import OptionError
-from tracer_core.torch_private.torch_compile import is_in_set
+from tracer_core.torch_private.torch_compile import DECORATORS, is_in_set
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,6 +78,7 @@ class FunctionRole(enum.Enum):
     ALLOW = "allow_in_graph"
     DISALLOW = "disallow_in_graph"
     CONSTANT_RESULT = "assume_constant_result"
+    SUBSTITUTED = "substitute_in_graph"
 
 
 #: torch.compile's sets of marked functions -> their role. The first set that has a function counts.
@@ -91,6 +92,8 @@ _TORCH_SETS = {
 #: Roles of functions that take no attributes (C functions). The function is kept alive, so that its
 #: id stays unique.
 _roles_of_builtins: dict[int, tuple[Any, FunctionRole]] = {}
+#: What is traced in place of functions with the role SUBSTITUTED, by id.
+_substitutes: dict[int, Callable[..., Any]] = {}
 
 
 # Marking functions and tensors
@@ -222,6 +225,40 @@ def assume_constant_result(fn: F) -> F:
         ...     return int(os.environ["WORLD_SIZE"])
     """
     return _mark(fn, FunctionRole.CONSTANT_RESULT, "assume_constant_result")
+
+
+def substitute_in_graph(original: Callable[..., Any]) -> Callable[[F], F]:
+    """Has a Python function traced wherever compiled code calls another one, as of a C library.
+
+    Eager mode calls the original.
+
+    Args:
+        original: The function that is called.
+
+    Returns:
+        A decorator for a function with the same parameters and the same behavior.
+
+    Raises:
+        OptionError: `original` is not callable, or is marked otherwise.
+
+    Examples:
+        >>> @tracer_core.substitute_in_graph(my_library.count)
+        ... def count(values, wanted):
+        ...     return sum(value == wanted for value in values)
+    """
+
+    def put(fn: F) -> F:
+        _demand_function("substitute_in_graph", fn)
+        _mark(original, FunctionRole.SUBSTITUTED, "substitute_in_graph")
+        _substitutes[id(_marked_object(original))] = fn
+        return fn
+
+    return put
+
+
+def substitute_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what is traced in place of a function with the role SUBSTITUTED."""
+    return _substitutes[id(_marked_object(original))]
 
 
 def graph_break(message: str = "") -> None:
@@ -365,7 +402,7 @@ def role(fn: Any) -> FunctionRole | None:
             return FunctionRole.CONSTANT_RESULT
     if attached is None:
         attached = next((role for name, role in _TORCH_SETS.items() if is_in_set(name, fn)), None)
-        if attached is FunctionRole.DISALLOW and fn.__module__ == "torch._dynamo.decorators":
+        if attached is FunctionRole.DISALLOW and fn.__module__ == DECORATORS:
             return FunctionRole.GRAPH_BREAK  # torch's own graph_break()
     return attached
 

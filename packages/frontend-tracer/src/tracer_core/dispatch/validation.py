@@ -35,19 +35,19 @@ default_backend: list[Any] = ["inductor"]
 
 #: Other arguments of `compile` -> their types. None stands for the default.
 _MORE: dict[str, Any] = {
-    "recompile_limit": int | None, "name": str | None, "verify": Verify | None,
-    "dynamic_shapes": DynamicShapes | None, "isolate_recompiles": Literal[True] | None,
+    "recompile_limit": int | None, "name": str | None, "verify": Verify | None, "dynamic_shapes": DynamicShapes | None,
 }  # fmt: skip
 
 
 def build_config(*, isolate_recompiles: Any = None, **settings: Any) -> CompileConfig:
     """Returns the configuration for the arguments of `compile()`; see `_build`, which also has the
     errors."""
-    more = {name: settings.pop(name, None) for name in _MORE if name != "isolate_recompiles"}
-    for name, value in {**more, "isolate_recompiles": isolate_recompiles}.items():
+    more = {name: settings.pop(name, None) for name in _MORE}
+    for name, value in more.items():
         _demand(name, value, _MORE[name])
-    if (limit := more["recompile_limit"]) is not None and limit < 1:
-        raise OptionError(f"recompile_limit must be at least 1, not {limit}")
+    _demand("isolate_recompiles", isolate_recompiles, Literal[True] | None)
+    if more["recompile_limit"] is not None and more["recompile_limit"] < 1:
+        raise OptionError(f"recompile_limit must be at least 1, not {more['recompile_limit']}")
     config = _build(**settings)
     return dataclasses.replace(config, **{k: v for k, v in more.items() if v is not None})
 

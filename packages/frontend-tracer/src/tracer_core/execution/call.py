@@ -96,6 +96,5 @@ def _has_lazy_tensors(module: torch.nn.Module) -> bool:
 
 def name_of(function: Any, config: CompileConfig | None = None) -> str:
     """Returns the name of a function in messages, which ``compile(name=)`` may have set."""
-    if config is not None and config.name:
-        return config.name
-    return getattr(function, "__qualname__", None) or repr(function)
+    named = "" if config is None else config.name
+    return named or getattr(function, "__qualname__", None) or repr(function)

@@ -114,10 +114,9 @@ class CompiledFunction:
         them again would take a good part of a short call."""
         if STATE.thread is not None:
             STATE.wait_for_others()
-        if (
-            SWITCHED_OFF or (EVAL_FRAME in modules and stance_of_torch() != "default")
-        ) and reason_for_eager() is not None:
-            return self.function(*args, **kwargs)
+        if SWITCHED_OFF or (EVAL_FRAME in modules and stance_of_torch() != "default"):
+            if reason_for_eager() is not None:
+                return self.function(*args, **kwargs)
         if kwargs:
             state = (*args, *kwargs.values())
             region = self._named.get((len(args), *kwargs))

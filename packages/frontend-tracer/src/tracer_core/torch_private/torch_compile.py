@@ -11,6 +11,8 @@ from typing import Any
 #: The module that holds the stance.
 EVAL_FRAME = "torch._dynamo.eval_frame"
 _TRACE_RULES = "torch._dynamo.trace_rules"
+#: The module of torch's `graph_break`.
+DECORATORS = "torch._dynamo.decorators"
 #: Environment variables that switch torch.compile off.
 OFF_VARIABLES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 

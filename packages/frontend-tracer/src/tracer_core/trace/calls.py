@@ -185,6 +185,8 @@ class Calls(Component):
             raise Break("disabled", f"{function!r} was marked with disallow_in_graph")
         named = getattr(function, "__qualname__", None) or repr(function)
         self.tracer.unguarded[f"{named}() is marked with {role.value}: it is not followed"] = None
+        if role is markers.FunctionRole.SUBSTITUTED:
+            return self.prepare(markers.substitute_of(function), args, kwargs)
         if role is markers.FunctionRole.ALLOW:
             return self.native_calls.call_torch_node(function, args, kwargs)
         self.native_calls.native_reads(*args, *kwargs.values())

@@ -74,9 +74,8 @@ class RecompileLimit:
             failed = self._entries.failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
             note_recompile(self._owner(), total, reason, failed)
-            events.recompile(
-                function=name_of(self._function, self.config), reason=reason, count=total
-            )
+            name = name_of(self._function, self.config)
+            events.recompile(function=name, reason=reason, count=total)
             return True
         if self.config.fullgraph:
             raise RecompileLimitError(**self._facts(cache, newest, state))
