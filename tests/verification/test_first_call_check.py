@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import tracer_core
+from tracer_core.execution.store import persistent_cache
 
 
 def wrong(gm, inputs):
@@ -79,8 +80,12 @@ def test_an_error_of_the_program_is_the_program_s():
     assert fast(torch.arange(3.0), torch.tensor([2])).tolist() == [2.0]
 
 
-def test_nothing_is_stored_or_loaded(monkeypatch, tmp_path):
+@pytest.mark.parametrize("verify", [None, "report"])
+def test_nothing_is_stored(verify, monkeypatch, tmp_path):
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
-    fast = tracer_core.compile(lambda x: x.exp() * 3, verify="report")
+    monkeypatch.setenv("TRACER_KEEP", "1")
+    fast = tracer_core.compile(lambda x: x.exp() * 3, verify=verify)
     fast(torch.rand(5))
-    assert "persistent_cache" not in tracer_core.cache.info().entries
+    persistent_cache.flush()
+    stored = tracer_core.cache.info().entries.get("persistent_cache", (0, 0))[0]
+    assert (stored > 0) is (verify is None), tracer_core.last_compile(fast).table()
