@@ -26,7 +26,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("compiled_callable", "compiled_module", "hookspecs", "inputs", "options"),
         ("debug", "markers"),
         ("switch",),
-        ("background", "registry", "storage"),
+        ("argument_marks", "background", "registry", "storage"),
         ("engine_support",),
         ("guards",),
         ("bytecode",),
