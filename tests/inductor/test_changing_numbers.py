@@ -59,6 +59,7 @@ def test_a_float_that_changes_has_eagers_dtype_and_rounding(name, dtype):
     assert graphs_of(ARITHMETIC[name], [(x, a) for a in FLOATS]) == 2
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_one_compile_serves_every_value_of_a_float(name):
     exact = name != "into_an_operator_that_runs_as_it_is"
@@ -90,6 +91,7 @@ WITH_INTS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", WITH_INTS)
 def test_one_compile_serves_every_value_of_an_int(name):
     assert graphs_of(WITH_INTS[name], [(X, k) for k in INTS], exact=False) == 2
@@ -185,6 +187,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_one_compile_serves_every_size_of_a_view(name):
     torch.manual_seed(0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.errors import OptionError, TracerError
 
 #: Makes inductor's tanh wrong.
@@ -22,9 +20,7 @@ PLANTED = (
 
 
 def run(path):
-    return subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=False, cwd=path.parent
-    )
+    return torch_server.run([path], cwd=path.parent)
 
 
 def test_a_training_step_with_indices_and_a_graph_break(tmp_path):
