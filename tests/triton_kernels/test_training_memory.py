@@ -14,6 +14,7 @@ from torch import nn
 pytest.importorskip("triton")
 
 import tracer_core
+from benchmarks.gpu_programs.issue_models import VaeDecoder
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
@@ -298,3 +299,14 @@ def test_gradients_of_pools_in_a_backward_of_several_parts(name, as_on_gpus):
         result.backward(weights)
         expected.backward(weights)
     torch.testing.assert_close((result, ours.grad), (expected, theirs.grad))
+
+
+def test_a_large_temporary_dies_before_a_later_convolution(monkeypatch):
+    """The decoder of an autoencoder: its largest images are its last ones, and a buffer of an earlier
+    size that only kernels touch held 64 MiB of the call's arena until then."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    with torch.device("meta"):
+        decoder = VaeDecoder((64, 64, 32, 32)).half().eval().to(memory_format=torch.channels_last)
+        images = torch.empty(2, 4, 64, 64, dtype=torch.float16)
+    memory, _ = of_inference(decoder, images.to(memory_format=torch.channels_last))
+    assert memory.peak < 100 * MiB

@@ -79,8 +79,9 @@ def plan_memory(
     arena: Arena,
 ) -> MemoryPlan:
     """Plans the temporaries: they share one allocation per call, or (`Arena`) are separate tensors
-    that reuse the memory of a tensor that their kernel reads last. To allow that, the other buffer
-    becomes a tensor, too, if the call's peak memory shrinks."""
+    that reuse the memory of a tensor that their kernel reads last. Of the arena, which lives from its
+    first use to its last, the buffers that tensors could reuse, or on GPUs all large ones, become
+    tensors, too, if the call's peak memory shrinks."""
     touched = touched_storages(program, groups, kernels)
     pairs = zip(touched, kernels, strict=True)
     by_operators = {name for names, kernel in pairs if kernel is None for name in names}
@@ -104,10 +105,22 @@ def plan_memory(
         for name, other in anywhere.items()
         if name not in shared and _is_large(shared.get(other))
     }
-    if not large:
-        return first
-    second = planned({name: buffer for name, buffer in shared.items() if name not in large})
-    return min(first, second, key=lambda plan: _most(owners, life, outputs, plan))
+    whole = {name for name, buffer in shared.items() if _is_large(buffer)}
+    plans = [first]
+    for moved in (large, whole if arena is Arena.KERNELS else set()):
+        if moved:
+            plans.append(planned({n: b for n, b in shared.items() if n not in moved}))
+    calls = _calls(kernels)
+    return min(plans, key=lambda plan: _most(owners, life, outputs, plan, calls))
+
+
+def _calls(kernels: Sequence[KernelSource | None]) -> list[int]:
+    """Returns the number of each group's call: kernels in a row are launched by one, which allocates
+    what they write before the first and drops what they read after the last."""
+    starts = [
+        at == 0 or kernel is None or kernels[at - 1] is None for at, kernel in enumerate(kernels)
+    ]
+    return list(itertools.accumulate(starts))
 
 
 def _is_large(buffer: Buffer | None) -> bool:
@@ -116,7 +129,11 @@ def _is_large(buffer: Buffer | None) -> bool:
 
 
 def _most(
-    owners: dict[str, Buffer], life: dict[str, Life], outputs: set[str], plan: MemoryPlan
+    owners: dict[str, Buffer],
+    life: dict[str, Life],
+    outputs: set[str],
+    plan: MemoryPlan,
+    calls: Sequence[int],
 ) -> int:
     """Returns the peak bytes that a call allocates, without tensors of symbolic sizes."""
     change: Counter[int] = Counter()
@@ -127,9 +144,9 @@ def _most(
             and name not in plan.offsets
             and isinstance(size, int)
         ):
-            change[life[name].first + (name in plan.over)] += size
+            change[calls[life[name].first] + (name in plan.over)] += size
             if name not in outputs:
-                change[life[name].last + 1] -= size
+                change[calls[life[name].last] + 1] -= size
     held = itertools.accumulate((change[step] for step in sorted(change)), initial=0)
     return max(held) + (plan.size if isinstance(plan.size, int) else 0)
 
