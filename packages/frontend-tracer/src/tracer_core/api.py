@@ -32,7 +32,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.autoselect.candidates import CandidatePlan, plan_of, runs
-from tracer_core.autoselect.choice import BackendChoice
+from tracer_core.autoselect.choice import BackendChoices
 from tracer_core.background.progress import Progress
 from tracer_core.compiled_callable import call_object, with_target, wrapper
 from tracer_core.compiled_module import Replacement, share
@@ -572,7 +572,7 @@ def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
     return _frozen_methods((config,) if frozen else ())
 
 
-def _choices(plan: CandidatePlan, wait: float = 0.0) -> tuple[BackendChoice, ...]:
+def _choices(plan: CandidatePlan, wait: float = 0.0) -> BackendChoices:
     """Returns the table of each graph so far: candidates, their results, and which one serves it.
 
     Args:
@@ -582,7 +582,7 @@ def _choices(plan: CandidatePlan, wait: float = 0.0) -> tuple[BackendChoice, ...
     end = time.perf_counter() + wait
     for trial in tuple(plan.trials):
         trial.wait(max(0.0, end - time.perf_counter()))
-    return tuple(trial.choice() for trial in plan.trials)
+    return BackendChoices(trial.choice() for trial in plan.trials)
 
 
 def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[..., Any]]:
