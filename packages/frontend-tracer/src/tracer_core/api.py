@@ -26,7 +26,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -258,7 +258,7 @@ def original(fn: T) -> T:
     return result
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
+def explain(fn: Callable[..., Any], *misplaced: Never) -> Callable[..., Explanation]:
     """Returns a function that captures one call of `fn` and reports graphs, breaks and guards.
 
     The call is made for real. A compiled object is called itself, so that the report tells of what
@@ -271,13 +271,14 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
             report also has how its graphs run by now (``runs``: captured as CUDA graphs, or why
             not) and, where several backends compile them, the ``choices`` so far. One with
             ``fullgraph=True`` whose graph breaks is captured again without, to list all breaks.
+        *misplaced: Nothing. The arguments of the call are those of the function returned.
 
     Returns:
         A function that takes the arguments of `fn` and returns a
         `tracer_core.explanation.Explanation`.
 
     Raises:
-        OptionError: `fn` is not callable, or is a class.
+        OptionError: `fn` is not callable, or is a class; or arguments of the call are given here.
         TracerError: This release of Python or torch is not supported.
 
     Examples:
@@ -285,6 +286,8 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
         >>> report.graph_count, report.graph_break_count
         >>> print(report)
     """
+    if misplaced:
+        raise OptionError("the arguments of the call go into a second pair: explain(fn)(*args)")
     demand_compilable(fn)
     demand_capture("explain")
     from tracer_core.explanation import explain as implementation  # heavy: the tracer
@@ -343,7 +346,10 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
         return StageRecords((StageRecord("native", 0.0, refusal),))
     behind = compiled(fn)
     if behind is None:
-        raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
+        raise OptionError(
+            f"last_compile needs what compile() returned, not {fn!r}: compile() leaves what it is given"
+            " as it is"
+        )
     return _stages(behind.function)
 
 
@@ -504,12 +510,20 @@ def _prepare(
     prepare(items, workers, progress)
 
 
+#: Type of what is no model -> what helps.
+_NO_MODEL = {
+    str: "the backend has a name, compile(backend='inductor')",
+    torch.Tensor: "give compile() the function or module, not what a call of it returned",
+}
+
+
 def demand_compilable(model: Any) -> None:
     """Raises OptionError for what `compile` cannot take."""
     if inspect.isclass(model):
         raise OptionError(f"compile an instance or a method of {model.__qualname__}, not the class")
     if not callable(model):
-        raise OptionError(f"model must be callable, not {type(model).__name__}")
+        helps = _NO_MODEL.get(type(model), "give compile() a function or a module")
+        raise OptionError(f"model must be callable, not {type(model).__name__}: {helps}")
 
 
 def _compile(model: Any, config: CompileConfig) -> Any:
