@@ -26,7 +26,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Never, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 import torch
 
@@ -62,11 +62,13 @@ from tracer_core.registry.discovery import BackendRows, forget, mark_used, reset
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
 from tracer_core.switch import disabled_by_environment, reason_for_eager
+from tracer_core.typed import Frozen, Modes, OfAuto, Options, OwnModes, P, Selected
 
 if TYPE_CHECKING:
     from tracer_core.explanation import Explanation
 
 T = TypeVar("T", bound=Callable[..., Any])
+R = TypeVar("R")
 
 BackendLike = str | Backend | Callable[..., Any] | Sequence[Any]
 
@@ -75,30 +77,34 @@ Several = Literal["auto"] | list[Any] | tuple[Any, ...]
 Single = str | Backend | Callable[..., Any]
 
 
-class Settings(TypedDict, total=False):
-    """The arguments of `compile` that do not decide the type of its result."""
-
-    fullgraph: bool
-    dynamic: bool | None
-    mode: str | None
-    when: When
-    disable: bool
+Inductor = Literal["inductor"]
 
 
-# Options and several backends add methods (`refresh`, `choices`), and Python has no type for "a T with
-# these methods", so type checkers see Any there. mypy finds that "auto" is a str, too.
+# In order: inductor, the default, has options that a type checker knows; several backends add
+# `choices`; other backends have options and modes of their own. mypy finds that "inductor" and "auto"
+# are strings, too.
+# fmt: off
 @overload
-def compile(model: Callable[..., Any], *, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
+def compile(model: T, *, backend: Inductor = ..., options: None = ..., **rest: Unpack[Modes]) -> T: ...
 @overload
-def compile(model: T, *, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> T: ...  # fmt: skip
+def compile(model: Callable[P, R], *, backend: Inductor = ..., options: Options, **rest: Unpack[Modes]) -> Frozen[P, R]: ...
 @overload
-def compile(model: Callable[..., Any], *, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
+def compile(model: Callable[P, R], *, backend: Several, options: OfAuto = ..., **rest: Unpack[Modes]) -> Selected[P, R]: ...
 @overload
-def compile(*, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
+def compile(model: T, *, backend: Single, options: None = ..., **rest: Unpack[OwnModes]) -> T: ...
 @overload
-def compile(*, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> Callable[[T], T]: ...  # fmt: skip
+def compile(model: Callable[P, R], *, backend: Single, options: Any, **rest: Unpack[OwnModes]) -> Frozen[P, R]: ...
 @overload
-def compile(*, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
+def compile(*, backend: Inductor = ..., options: None = ..., **rest: Unpack[Modes]) -> Callable[[T], T]: ...
+@overload
+def compile(*, backend: Inductor = ..., options: Options, **rest: Unpack[Modes]) -> Callable[[Callable[P, R]], Frozen[P, R]]: ...
+@overload
+def compile(*, backend: Several, options: OfAuto = ..., **rest: Unpack[Modes]) -> Callable[[Callable[P, R]], Selected[P, R]]: ...
+@overload
+def compile(*, backend: Single, options: None = ..., **rest: Unpack[OwnModes]) -> Callable[[T], T]: ...
+@overload
+def compile(*, backend: Single, options: Any, **rest: Unpack[OwnModes]) -> Callable[[Callable[P, R]], Frozen[P, R]]: ...
+# fmt: on
 def compile(
     model: Any = None,
     *,
@@ -346,10 +352,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
         return StageRecords((StageRecord("native", 0.0, refusal),))
     behind = compiled(fn)
     if behind is None:
-        raise OptionError(
-            f"last_compile needs what compile() returned, not {fn!r}: compile() leaves what it is given"
-            " as it is"
-        )
+        why = "compile() leaves what it is given as it is"
+        raise OptionError(f"last_compile needs what compile() returned, not {fn!r}: {why}")
     return _stages(behind.function)
 
 

@@ -360,11 +360,9 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
         begin = time.perf_counter()
         plugin = entry.load()
         if (seconds := time.perf_counter() - begin) > _SLOW_IMPORT:
-            logger().warning(
-                "importing %s of %s took %.1f s, in each process that lists backends: give Backend its"
-                " functions as 'module:function', which is imported when the backend is used",
-                entry.value, " ".join(filter(None, origin)), seconds,
-            )  # fmt: skip
+            text = "importing %s of %s took %.1f s, in each process that lists backends: Backend takes its"
+            text += " functions as 'module:function', too, which is imported when the backend is used"
+            logger().warning(text, entry.value, " ".join(filter(None, origin)), seconds)
         manager.register(plugin, f"{entry.name}@{origin[0]}")
     except (Exception, SystemExit) as error:  # SystemExit of a plug-in must not end the program
         reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
