@@ -543,7 +543,8 @@ def try_wheels(session: nox.Session, folder: Path, builder: Path) -> str:
     backends = sorted(str(path) for path in folder.glob("*.whl") if path != core)
     session.run(*install, TORCH, f"{core}[all]", *backends, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
-    session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
+    # -I: nor what PYTHONPATH names
+    session.run(python, "-I", str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
     session.chdir(str(ROOT))
     return python
 
