@@ -22,12 +22,12 @@ READ = [
 
 
 def test_no_text_names_a_package_that_is_on_no_index():
-    found = [
+    advice = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in READ
         for match in ADVICE.finditer(path.read_text())
     ]
-    assert found == []
+    assert advice == []
 
 
 def test_the_check_finds_such_advice():

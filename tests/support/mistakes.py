@@ -68,15 +68,15 @@ def mistakes() -> list[Mistake]:
 
 
 def _found(page: str) -> Iterator[tuple[Mistake, re.Match[str]]]:
-    for found in _BLOCK.finditer(page):
-        variables = dict(item.split("=", 1) for item in found["variables"].split())
-        yield Mistake(found["title"], variables, found["program"], found["shown"]), found
+    for match in _BLOCK.finditer(page):
+        variables = dict(item.split("=", 1) for item in match["variables"].split())
+        yield Mistake(match["title"], variables, match["program"], match["shown"]), match
 
 
 def main() -> None:
     page = PAGE.read_text()
-    for mistake, found in reversed([*_found(page)]):
-        begin, end = found.span("shown")
+    for mistake, match in reversed([*_found(page)]):
+        begin, end = match.span("shown")
         page = page[:begin] + mistake.printed() + page[end:]
     PAGE.write_text(page)
 
