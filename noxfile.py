@@ -7,6 +7,7 @@ no other package chooses its version; environments are reused from run to run; p
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tomllib
 from collections.abc import Sequence
@@ -126,6 +127,7 @@ TRITON = "triton==3.7.1"
 
 LINT = "ruff==0.17.5"
 METADATA = "twine==7.0.0"
+FRONTEND = "build==1.6.1"
 CHANGELOG = "towncrier==26.9.0"
 TYPES = "mypy==2.4.1"
 SITE = ("sphinx==9.0.4", "furo==2025.12.19", "myst-parser==5.2.0", "sphinx-copybutton==0.5.2")
@@ -523,6 +525,36 @@ def gradients(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks", "gradients", *session.posargs)
 
 
+def copied(name: str, builder: Path) -> Path:
+    """Copies a package, so that no build folder of an earlier version can reach what is built; apart
+    from the core's, so that a backend asks for the core by name and not for the folder beside it."""
+    source = builder / name / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "packages" / name, source, ignore=ignored)
+    return source
+
+
+def try_wheels(session: nox.Session, folder: Path, builder: Path) -> str:
+    """Installs the wheels of a folder, and nothing else of ours, into an empty environment, and runs
+    the smoke test there. Returns the environment's Python."""
+    empty = builder / "empty"
+    shutil.rmtree(empty, ignore_errors=True)
+    session.run("python", "-m", "venv", str(empty))
+    python = str(empty / "bin" / "python")
+    install = (python, "-m", "pip", "install", "-q")
+    session.run(*install, TORCH, external=True)
+    # All at once: each other's files satisfy dependencies and extra, so no index is asked for them.
+    (core,) = folder.glob("tracer_core-*.whl")
+    backends = sorted(str(path) for path in folder.glob("*.whl") if path != core)
+    session.run(*install, TORCH, f"{core}[all]", *backends, external=True)
+    session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
+    # -I: nor what PYTHONPATH names
+    session.run(python, "-I", str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
+    session.chdir(str(ROOT))
+    return python
+
+
 @nox.session
 def package(session: nox.Session) -> None:
     """Builds and checks the wheels, installs ``tracer-core[all]`` of them alone, and uses it; then
@@ -532,48 +564,51 @@ def package(session: nox.Session) -> None:
     shutil.rmtree(wheels, ignore_errors=True)
     builder = Path(session.create_tmp()).resolve()
     session.install(*BUILD, METADATA)
+    wheel = ("python", "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
     for name in PACKAGES:
-        # A copy, so that no build folder of an earlier version can reach the wheel; apart from
-        # the core's, so that a backend asks for the core by name and not for the folder beside it.
-        source = builder / name / "source"
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(
-            ROOT / "packages" / name,
-            source,
-            ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"),
-        )
-        session.run(
-            "python",
-            "-m",
-            "pip",
-            "wheel",
-            "-q",
-            "--no-deps",
-            "--no-build-isolation",
-            "-w",
-            str(wheels),
-            str(source),
-        )
-    empty = builder / "empty"
-    shutil.rmtree(empty, ignore_errors=True)
-    session.run("python", "-m", "venv", str(empty))
-    python = str(empty / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-q", TORCH, external=True)
+        session.run(*wheel, "-w", str(wheels), str(copied(name, builder)))
     built = sorted(str(path) for path in wheels.glob("*.whl"))
     if len(built) != len(PACKAGES):
         session.error(f"built {len(built)} wheels of {len(PACKAGES)}: {built}")
     session.run("python", "-m", "twine", "check", "--strict", *built)
-    # All at once: each other's files satisfy dependencies and extra, so no index is asked for them.
-    (core,) = wheels.glob("tracer_core-*.whl")
-    backends = [path for path in built if path != str(core)]
+    python = try_wheels(session, wheels, builder)
     install = (python, "-m", "pip", "install", "-q")
-    session.run(*install, TORCH, f"{core}[all]", *backends, external=True)
-    session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
-    session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
     session.run(*install, *MODELS, *MODELS_ALONE_NEED, external=True)
     session.run(*install, "--no-deps", TORCHVISION, *MODELS_ALONE, external=True)
-    session.chdir(str(ROOT))  # for the models; the packages there are not importable
     session.run(python, "-m", "benchmarks", "demo", "--models", *DEMO_FIRST, external=True)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """What a release uploads: sdists and wheels of every package in dist/, from a commit without
+    changes beside it, checked, tried in an empty environment, with SHA-256 sums. Uploads and signs
+    nothing: CONTRIBUTING.md has the commands. ``-- --uncommitted`` tries the session itself."""
+
+    def git(*arguments: str) -> str:
+        return str(session.run("git", *arguments, external=True, silent=True)).strip()
+
+    if git("status", "--porcelain") and "--uncommitted" not in session.posargs:
+        session.error("files are changed or new: commit them, so that the release is what a tag names")
+    folder, builder = ROOT / "dist", Path(session.create_tmp()).resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install(*BUILD, METADATA, FRONTEND)
+    session.env["SOURCE_DATE_EPOCH"] = git("log", "-1", "--format=%ct")  # the same bytes each time
+    for name in PACKAGES:
+        # First the sdist, then the wheel from it: an sdist that lacks a file has no wheel.
+        build = ("python", "-m", "build", "--no-isolation", "--outdir", str(folder))
+        session.run(*build, str(copied(name, builder)), silent=True)
+    built = sorted(path for path in folder.iterdir())
+    if sorted(path.suffix for path in built) != sorted((".gz", ".whl") * len(PACKAGES)):
+        session.error(f"expected an sdist and a wheel of each package: {built}")
+    session.run("python", "-m", "twine", "check", "--strict", *map(str, built))
+    try_wheels(session, folder, builder)
+    sums = "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in built
+    )
+    (folder / "SHA256SUMS").write_text(sums)
+    session.log(f"dist/ of commit {git('rev-parse', 'HEAD')}; SHA256SUMS:\n{sums}")
+    if not git("tag", "--points-at", "HEAD", "v*"):
+        session.log("This commit has no tag v<version>: upload only what a tag names.")
 
 
 @nox.session

@@ -42,6 +42,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("bridges", "reconstruct"),
         ("execution",),
         ("explanation", "export", "preparation"),
+        ("typed",),
         ("api", "cache"),
         ("diagnosis", "reporting", "saving", "verification"),
         ("__init__", "command"),

@@ -267,7 +267,7 @@ def test_records_of_a_compile_are_printed_as_a_table():
         "...",
     ] and inner.startswith("  ")
     assert outer.split() == ["outer", "graph_0", "250.0", "ms"]
-    assert str(StageRecords()) == "nothing was compiled"
+    assert str(StageRecords()).startswith("nothing was compiled: ")
 
 
 def test_last_compile_wants_a_compiled_object(runtime):

@@ -13,7 +13,6 @@ import torch
 
 import tracer_core
 from tests.support import torch_server
-from tracer_core.debug.stages import StageRecords
 
 #: Lines of a terminal.
 SCREEN = 40
@@ -38,7 +37,16 @@ def test_last_compile_begins_with_a_summary():
     assert len(rows) <= SCREEN < len(records)  # the rows of nested stages are in the table alone
     assert rows[0].startswith("trace ") and "table()" in rows[-1]
     assert len(records.table().splitlines()) == len(records)
-    assert str(StageRecords(())) == "nothing was compiled"
+
+
+def test_what_was_never_called_says_so():
+    """As with a library that calls another method of the model than the compiled one."""
+    model = torch.nn.Linear(2, 2)
+    fast = tracer_core.compile(model)
+    model.forward(torch.ones(2))
+    expected = "nothing was compiled: no call has come through what compile() returned"
+    assert str(tracer_core.last_compile(fast)).startswith(expected)
+    assert tracer_core.last_compile(fast).summary.startswith(expected)
 
 
 def test_the_slowest_stages_hold_no_other_stage():

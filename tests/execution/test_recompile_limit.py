@@ -526,7 +526,7 @@ def test_the_reason_names_a_setting_of_torch():
         with torch.no_grad():
             compiled(X)
     assert [messages for _, messages in counter.recompiles] == [
-        "torch settings: is_grad_enabled() is True"
+        "torch settings: is_grad_enabled() is True, but it is False"
     ]
 
 

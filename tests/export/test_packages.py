@@ -183,7 +183,7 @@ def test_sizes_that_mark_dynamic_marks(tmp_path):
         got = loaded(x)
         torch.testing.assert_close(got[0], x.sum(0))
         assert got[1] == 2 * n_rows
-    with pytest.raises(InputMismatchError, match=r"x.shape\[0\]: .*from 2 to 9, not for 10"):
+    with pytest.raises(InputMismatchError, match=r"x.shape\[0\]: .*made for 2 to 9, not for 10"):
         loaded(torch.randn(10, 3))
 
 

@@ -27,7 +27,8 @@ FOLDER = "repository"
 NAVIGATION: dict[str, tuple[str, ...]] = {
     "Tutorial": ("tutorial",),
     "How-to": (
-        "howto", "usage", "migration", "features", "backends", "gpu", "generation", "report",
+        "howto", "usage", "migration", "features", "backends", "frameworks", "gpu", "generation",
+        "report",
         "wrong_results", "packages",
         "native_library", "writing_a_backend",
     ),

@@ -26,13 +26,13 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, Unpack, overload
 
 import torch
 
 from tracer_core import argument_marks, torch_private
 from tracer_core.autoselect.candidates import CandidatePlan, plan_of, runs
-from tracer_core.autoselect.choice import BackendChoice
+from tracer_core.autoselect.choice import BackendChoices
 from tracer_core.background.progress import Progress
 from tracer_core.compiled_callable import call_object, with_target, wrapper
 from tracer_core.compiled_module import Replacement, share
@@ -62,11 +62,13 @@ from tracer_core.registry.discovery import BackendRows, forget, mark_used, reset
 from tracer_core.registry.discovery import list_backends as available_names
 from tracer_core.storage.fleet import fleet
 from tracer_core.switch import disabled_by_environment, reason_for_eager
+from tracer_core.typed import Frozen, Modes, OfAuto, Options, OwnModes, P, Selected
 
 if TYPE_CHECKING:
     from tracer_core.explanation import Explanation
 
 T = TypeVar("T", bound=Callable[..., Any])
+R = TypeVar("R")
 
 BackendLike = str | Backend | Callable[..., Any] | Sequence[Any]
 
@@ -75,35 +77,34 @@ Several = Literal["auto"] | list[Any] | tuple[Any, ...]
 Single = str | Backend | Callable[..., Any]
 
 
-class Settings(TypedDict, total=False):
-    """The arguments of `compile` that do not decide the type of its result."""
-
-    fullgraph: bool
-    dynamic: bool | None
-    mode: str | None
-    when: When
-    disable: bool
-    name: str | None
-    recompile_limit: int | None
-    isolate_recompiles: Literal[True]
-    dynamic_shapes: DynamicShapes | None
-    verify: Verify | None
+Inductor = Literal["inductor"] | None
 
 
-# Options and several backends add methods (`refresh`, `choices`), and Python has no type for "a T with
-# these methods", so type checkers see Any there. mypy finds that "auto" is a str, too.
+# In order: inductor, the default, has options that a type checker knows; several backends add
+# `choices`; other backends have options and modes of their own. mypy finds that "inductor" and "auto"
+# are strings, too.
+# fmt: off
 @overload
-def compile(model: Callable[..., Any], *, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
+def compile(model: T, *, backend: Inductor = ..., options: None = ..., **rest: Unpack[Modes]) -> T: ...
 @overload
-def compile(model: T, *, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> T: ...  # fmt: skip
+def compile(model: Callable[P, R], *, backend: Inductor = ..., options: Options, **rest: Unpack[Modes]) -> Frozen[P, R]: ...
 @overload
-def compile(model: Callable[..., Any], *, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Any: ...  # fmt: skip
+def compile(model: Callable[P, R], *, backend: Several, options: OfAuto = ..., **rest: Unpack[Modes]) -> Selected[P, R]: ...
 @overload
-def compile(*, backend: Several, options: Any = ..., **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
+def compile(model: T, *, backend: Single, options: None = ..., **rest: Unpack[OwnModes]) -> T: ...
 @overload
-def compile(*, backend: Single = ..., options: None = ..., **rest: Unpack[Settings]) -> Callable[[T], T]: ...  # fmt: skip
+def compile(model: Callable[P, R], *, backend: Single, options: Any, **rest: Unpack[OwnModes]) -> Frozen[P, R]: ...
 @overload
-def compile(*, backend: Single = ..., options: Any, **rest: Unpack[Settings]) -> Callable[[T], Any]: ...  # fmt: skip
+def compile(*, backend: Inductor = ..., options: None = ..., **rest: Unpack[Modes]) -> Callable[[T], T]: ...
+@overload
+def compile(*, backend: Inductor = ..., options: Options, **rest: Unpack[Modes]) -> Callable[[Callable[P, R]], Frozen[P, R]]: ...
+@overload
+def compile(*, backend: Several, options: OfAuto = ..., **rest: Unpack[Modes]) -> Callable[[Callable[P, R]], Selected[P, R]]: ...
+@overload
+def compile(*, backend: Single, options: None = ..., **rest: Unpack[OwnModes]) -> Callable[[T], T]: ...
+@overload
+def compile(*, backend: Single, options: Any, **rest: Unpack[OwnModes]) -> Callable[[Callable[P, R]], Frozen[P, R]]: ...
+# fmt: on
 def compile(
     model: Any = None,
     *,
@@ -311,7 +312,7 @@ def original(fn: T) -> T:
     return result
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
+def explain(fn: Callable[..., Any], *misplaced: Never) -> Callable[..., Explanation]:
     """Returns a function that captures one call of `fn` and reports graphs, breaks and guards.
 
     The call is made for real. A compiled object is called itself, so that the report tells of what
@@ -324,13 +325,14 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
             report also has how its graphs run by now (``runs``: captured as CUDA graphs, or why
             not) and, where several backends compile them, the ``choices`` so far. One with
             ``fullgraph=True`` whose graph breaks is captured again without, to list all breaks.
+        *misplaced: Nothing. The arguments of the call are those of the function returned.
 
     Returns:
         A function that takes the arguments of `fn` and returns a
         `tracer_core.explanation.Explanation`.
 
     Raises:
-        OptionError: `fn` is not callable, or is a class.
+        OptionError: `fn` is not callable, or is a class; or arguments of the call are given here.
         TracerError: This release of Python or torch is not supported.
 
     Examples:
@@ -338,6 +340,8 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
         >>> report.graph_count, report.graph_break_count
         >>> print(report)
     """
+    if misplaced:
+        raise OptionError("the arguments of the call go into a second pair: explain(fn)(*args)")
     demand_compilable(fn)
     demand_capture("explain")
     from tracer_core.explanation import explain as implementation  # heavy: the tracer
@@ -396,7 +400,8 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
         return StageRecords((StageRecord("native", 0.0, refusal),))
     behind = compiled(fn)
     if behind is None:
-        raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
+        why = "compile() leaves what it is given as it is"
+        raise OptionError(f"last_compile needs what compile() returned, not {fn!r}: {why}")
     return _stages(behind.function)
 
 
@@ -589,12 +594,20 @@ def _prepare(
     prepare(items, workers, progress)
 
 
+#: Type of what is no model -> what helps.
+_NO_MODEL = {
+    str: "the backend has a name, compile(backend='inductor')",
+    torch.Tensor: "give compile() the function or module, not what a call of it returned",
+}
+
+
 def demand_compilable(model: Any) -> None:
     """Raises OptionError for what `compile` cannot take."""
     if inspect.isclass(model):
         raise OptionError(f"compile an instance or a method of {model.__qualname__}, not the class")
     if not callable(model):
-        raise OptionError(f"model must be callable, not {type(model).__name__}")
+        helps = _NO_MODEL.get(type(model), "give compile() a function or a module")
+        raise OptionError(f"model must be callable, not {type(model).__name__}: {helps}")
 
 
 def _compile(model: Any, config: CompileConfig) -> Any:
@@ -657,7 +670,7 @@ def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
     return _frozen_methods((config,) if frozen else ())
 
 
-def _choices(plan: CandidatePlan, wait: float = 0.0) -> tuple[BackendChoice, ...]:
+def _choices(plan: CandidatePlan, wait: float = 0.0) -> BackendChoices:
     """Returns the table of each graph so far: candidates, their results, and which one serves it.
 
     Args:
@@ -667,7 +680,7 @@ def _choices(plan: CandidatePlan, wait: float = 0.0) -> tuple[BackendChoice, ...
     end = time.perf_counter() + wait
     for trial in tuple(plan.trials):
         trial.wait(max(0.0, end - time.perf_counter()))
-    return tuple(trial.choice() for trial in plan.trials)
+    return BackendChoices(trial.choice() for trial in plan.trials)
 
 
 def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[..., Any]]:

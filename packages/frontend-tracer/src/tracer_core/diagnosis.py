@@ -110,7 +110,7 @@ def _settings(smoke: bool) -> Iterator[Finding]:
 
 _COMPILERS = (
     ("C compiler", "CC", ("cc", "gcc", "clang"), "cc", "guards take longer without one: apt install gcc"),
-    ("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", "apt install g++, or pip install inductor-backend[cc]"),
+    ("C++ compiler", "CXX", ("g++", "clang++", "c++"), "c++", "apt install g++, or pip install ziglang"),
 )  # fmt: skip
 
 

@@ -228,12 +228,12 @@ class RecompileLimit(Exception):
 
 
 class RecompileLimitWarning(RecompileLimit, UserWarning):
-    """A function was compiled too often: calls that match no cache entry now run as eager Python.
+    """A function was compiled too often: calls that match no cache entry now run in eager mode.
 
     Logged once per function, by ``tracer_core``; the record has it as ``recompile_limit``.
     """
 
-    _then = " and now runs as plain Python where nothing that was compiled fits"
+    _then = " and now runs in eager mode where nothing that was compiled fits"
 
 
 class RecompileLimitError(RecompileLimit, TracerError):
@@ -242,7 +242,7 @@ class RecompileLimitError(RecompileLimit, TracerError):
     Raised by each call that no cache entry serves.
     """
 
-    _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
+    _then = ", which is the limit, and fullgraph=True lets nothing run in eager mode"
 
 
 class RecompileError(TracerError):

@@ -179,7 +179,7 @@ class Restart(BaseException):
     call before which to break."""
 
     def __init__(self, step: int, kind: str, reason: str, location: Location = NOWHERE) -> None:
-        super().__init__(step, kind, reason)
+        super().__init__(f"{kind}: {reason}; the capture starts again")
         self.step, self.kind, self.reason, self.location = step, kind, reason, location
 
 

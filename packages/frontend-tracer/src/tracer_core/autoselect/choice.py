@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from tracer_core.debug.notebook import NotebookText
+from tracer_core.debug.notebook import NotebookText, count
 
 #: How a candidate did.
 Status = Literal["chosen", "slower", "wrong", "failed", "refused", "not tried"]
@@ -80,6 +80,16 @@ class BackendChoice(NotebookText):
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON form for the disk."""
         return {"chosen": self.chosen, "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+
+class BackendChoices(NotebookText, tuple[BackendChoice, ...]):
+    """The choices of a compiled object, one for each graph; prints as tables."""
+
+    def __repr__(self) -> str:
+        trying = sum(not choice.decided for choice in self)
+        head = count(len(self), "graph")
+        more = f", {trying} still tried: choices(wait=60) waits for them" if trying else ""
+        return "\n".join([head + more, *map(str, self)])
 
 
 def from_json(graph: str, data: Any) -> BackendChoice:

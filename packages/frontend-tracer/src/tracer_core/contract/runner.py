@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 #: Called with a flat list of the graph's inputs, which it may clear to free them early, it returns
 #: a flat list of the graph's outputs.
@@ -103,6 +102,11 @@ class Runner:
             wanted = "a callable that takes a list of inputs"
             raise TypeError(f"{function} returned {type(result).__name__}, not a runner: {wanted}")
         runner = result if isinstance(result, Runner) else Runner(result)
+        if isinstance(getattr(runner.run, "__self__", runner.run), torch.fx.GraphModule):
+            raise TypeError(
+                f"{function} returned a graph, which takes its inputs one by one, not as a list: return"
+                " lambda inputs: graph.forward(*inputs)"
+            )
         try:
             signature = inspect.signature(runner.run)
         except (TypeError, ValueError):  # written in C

@@ -233,6 +233,11 @@ class StageRecords(NotebookText, tuple[StageRecord, ...]):
     @property
     def summary(self) -> str:
         """One line: graphs, graph breaks, seconds, the slowest stages, where the files are."""
+        if not self:
+            return (
+                "nothing was compiled: no call has come through what compile() returned (a library may"
+                " call another method of the model)"
+            )
         graphs = {
             record.graph.removesuffix("_backward") for record in self if record.name == "compile"
         }
@@ -251,7 +256,7 @@ class StageRecords(NotebookText, tuple[StageRecord, ...]):
 
     def __repr__(self) -> str:
         if not self:
-            return "nothing was compiled"
+            return self.summary
         # what ran as a whole, what took long, and what is no stage: why, which limit
         shown = [
             item for item in self

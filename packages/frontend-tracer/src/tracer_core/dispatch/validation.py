@@ -158,7 +158,10 @@ def _mode(backend: Backend, mode: str | None) -> str:
         return name
     kind = "is not available with" if name in MODES else "is unknown to"
     available = ", ".join(f"{key!r}" for key in backend.modes)
-    raise OptionError(f"mode {name!r} {kind} backend {backend.name!r}; available: {available}")
+    guess = did_you_mean(name, backend.modes)
+    raise OptionError(
+        f"mode {name!r} {kind} backend {backend.name!r}{guess}; available: {available}"
+    )
 
 
 def _demand_available(backend: Backend) -> None:

@@ -89,7 +89,10 @@ class ArgumentReader:
         if not kwargs and len(args) == len(self._positional):  # the usual call, without bind's cost
             arguments = dict(zip(self._positional, args, strict=True))
         else:
-            arguments = self.signature.bind(*args, **kwargs).arguments
+            try:
+                arguments = self.signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{self._name}{self.signature}: {error}") from None
         tensors: list[Any] = [None] * self._n_tensors
         try:
             for parameter in self._parameters:
@@ -174,8 +177,7 @@ class Rules:
             ranged = [item is not None for item in row["ranges"]]
             for i, (now, (low, high)) in enumerate(zip(tensor.shape, bounds, strict=True)):
                 if ranged[i] and not low <= now <= high:
-                    upper = "" if row["ranges"][i][1] is None else f" to {high}"
-                    wanted = f"{row['sizes'][i]} from {low}{upper}"
+                    wanted = in_range(row["ranges"][i])
                     raise Mismatch(f"{row['name']}.shape[{i}]", wanted, str(now))
         raise Mismatch(row["name"], described(row), as_text(tensor))
 
@@ -277,10 +279,16 @@ def is_plain(tensor: torch.Tensor) -> bool:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+def in_range(bounds: Sequence[int | None]) -> str:
+    """Returns a range of sizes in words."""
+    lower, upper = bounds
+    return f"{lower} or more" if upper is None else f"{lower} to {upper}"
+
+
 def described(row: dict[str, Any]) -> str:
     """Returns the tensor that a row asks for in words."""
     sizes = ", ".join(
-        str(size) if bounds is None else f"{size} from {bounds[0]} to {bounds[1] or 'any'}"
+        str(size) if bounds is None else in_range(bounds)
         for size, bounds in zip(row["sizes"], row["ranges"], strict=True)
     )
     comma = "," if len(row["sizes"]) == 1 else ""

@@ -14,7 +14,7 @@ import torch
 
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.version import __version__
-from tracer_core.errors import BackendNotFoundError, StoredError, TracerError
+from tracer_core.errors import StoredError, TracerError
 from tracer_core.execution.store.distributions import differing
 from tracer_core.options import CompileConfig
 from tracer_core.registry.discovery import get, rows
@@ -68,14 +68,9 @@ def refuse_others(path: Any, needs: dict[str, Any]) -> Backend:
     wanted = needs["backend"]
     try:
         backend = get(wanted["name"])
-    except BackendNotFoundError as error:
-        install = wanted["distribution"] or wanted["name"]
-        raise StoredError(
-            f"{path} needs the backend {wanted['name']!r} {wanted['version'] or ''}, which is not"
-            f" installed: python -m pip install {install}"
-        ) from error
     except TracerError as error:
-        raise StoredError(f"{path} needs the backend {wanted['name']!r}: {error}") from error
+        origin = f"{wanted['distribution'] or wanted['name']} {wanted['version'] or ''}".strip()
+        raise StoredError(f"{path} needs the backend of {origin}: {error}") from error
     version = f"{wanted['name']}'s version"
     demand({version: wanted["version"]}, {version: _origin(wanted["name"])[1]})
     if backend.deserialize is None:

@@ -7,7 +7,7 @@ traced call is kept alive.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,10 @@ _NOW: dict[GuardKind, Callable[[Guard, Any], Any]] = {
     GuardKind.KEYS: lambda guard, v: list(v),
     GuardKind.TYPE: lambda guard, v: type(v),
     GuardKind.MRO: lambda guard, v: v.__mro__,
-    GuardKind.HAS_NOT: lambda guard, v: v[guard.expected],
 }
+#: Kinds about an entry of a dict, or an attribute -> the texts of what an entry was captured with
+#: and, where it can be no other, of what it is.
+_ENTRIES = {GuardKind.HAS: ("there", "missing"), GuardKind.HAS_NOT: ("missing", None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,13 @@ def _hint(guard: Guard) -> str:
 
 class Failure:
     """Says which guard of a cache entry fails for a state, with the old and the new value. settings:
-    conditions on torch's settings. guards: of the trace. others: what else was checked. constants:
-    text for an object. scope: of the generated code."""
+    conditions on torch's settings, each with the text that reads the setting and what it was.
+    guards: of the trace. others: what else was checked. constants: text for an object. scope: of
+    the generated code."""
 
     def __init__(
         self,
-        settings: Sequence[str],
+        settings: Mapping[str, tuple[str, Any]],
         guards: Sequence[Guard],
         others: Sequence[Guard | Relation],
         constants: Any,
@@ -143,9 +146,11 @@ class Failure:
         """The first guard that fails, or None."""
         constants = [object_of(constant) for constant in self._path_constants]
         scope = {**self._scope, **self._constants.alive(), "S": state, "C": constants}
-        for text in self._settings:
+        for text, (reading, seen) in self._settings.items():
             if not eval(text, scope):
-                return Failed(f"torch settings: {text}")
+                now = _short(eval(reading, scope))
+                text = f"torch settings: {text}, but it is {now}"
+                return Failed(text, f"torch's {reading}", _short(seen), now)
         for guard in (*self._guards, *self._others):
             failed = (
                 self._failed(guard, scope)
@@ -164,13 +169,16 @@ class Failure:
             scope.update(self._constants.alive())
             if eval(text, scope):
                 return None
+            if guard.kind in _ENTRIES:
+                return _failed_entry(guard, value)
             now = _short(_NOW[guard.kind](guard, value) if guard.kind in _NOW else value)
             if guard.kind is GuardKind.TENSOR:
                 return self._failed_tensor(guard, value, scope)
             text = f"{guard}, but it is {now}"
             return Failed(text, guard.source.name, _seen(guard), now, _hint(guard), _died(guard))
         except Exception as error:
-            return Failed(f"{guard}, but {type(error).__name__}: {error}")
+            now = f"{type(error).__name__}: {error}"  # what the guard reads is not there any more
+            return Failed(f"{guard}, but {now}", guard.source.name, _seen(guard), now, _hint(guard))
 
     def _failed_tensor(self, guard: Guard, value: Any, scope: dict[str, Any]) -> Failed:
         """The property of a tensor that differs."""
@@ -182,12 +190,25 @@ class Failure:
         return Failed(text, guard.source.name, _seen(guard), _tensor_text(value), _hint(guard))
 
 
+def _failed_entry(guard: Guard, value: Any) -> Failed:
+    """An entry of a dict, or an attribute, that is there or is missing against what was captured."""
+    name = SourceKind.KEY.label(guard.source.name, guard.expected)
+    seen, missing = _ENTRIES[guard.kind]
+    now = missing or _short(value[guard.expected])
+    return Failed(f"{guard}, but {name} is {now}", name, seen, now, _hint(guard))
+
+
 def _failed_relation(condition: Relation, scope: dict[str, Any]) -> Failed | None:
     try:
-        holds = eval(condition.text(_evaluated), scope)
+        if eval(condition.text(_evaluated), scope):
+            return None
+        sources = condition.sources[:3]  # that many are shown
+        shown = [_short(eval(source.expression, scope)) for source in sources]
     except Exception:  # a value that the condition reads is not there any more
-        holds = False
-    return None if holds else Failed(str(condition))
+        return Failed(str(condition))
+    names = [source.name for source in sources]
+    are = ", ".join(f"{name} is {value}" for name, value in zip(names, shown, strict=True))
+    return Failed(f"{condition}, but {are}", ", ".join(names), str(condition), ", ".join(shown))
 
 
 def _evaluated(source: Source) -> str:

@@ -15,6 +15,7 @@ import copyreg
 import difflib
 import importlib
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ from tracer_core import hookspecs
 from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
 from tracer_core.contract.version import __version__
 from tracer_core.debug.graph_names import is_part_of
+from tracer_core.debug.logs import logger
 from tracer_core.debug.notebook import NotebookText, count
 from tracer_core.errors import (  # fmt: skip
     BackendError,
@@ -38,6 +40,8 @@ from tracer_core.registry import torch_style
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.eager import ATEN_EAGER, EAGER
 
+#: Seconds of a plug-in's import from which on a warning names it.
+_SLOW_IMPORT = 2.0
 #: Distribution that provides each of the most wanted backends, for the hint of
 #: BackendNotFoundError.
 KNOWN_PROVIDERS: dict[str, str] = {
@@ -353,7 +357,12 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
     """Loads one entry point and asks it for its backends; a failure becomes its only candidate."""
     origin = _distribution(entry)
     try:
+        begin = time.perf_counter()
         plugin = entry.load()
+        if (seconds := time.perf_counter() - begin) > _SLOW_IMPORT:
+            text = "importing %s of %s took %.1f s, in each process that lists backends: Backend takes its"
+            text += " functions as 'module:function', too, which is imported when the backend is used"
+            logger().warning(text, entry.value, " ".join(filter(None, origin)), seconds)
         manager.register(plugin, f"{entry.name}@{origin[0]}")
     except (Exception, SystemExit) as error:  # SystemExit of a plug-in must not end the program
         reason = f"importing {entry.value} raised {type(error).__name__}: {error}"

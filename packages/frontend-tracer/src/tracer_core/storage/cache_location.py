@@ -232,7 +232,7 @@ _told: set[str] = set()
 def _log_once(reason: str, folder: Path) -> None:
     if reason not in _told:
         _told.add(reason)
-        text = "%s\n  Until then what is compiled is kept in %s, for this process alone."
+        text = "%s\n  Until then what is compiled is stored in %s, for this process alone."
         logger().warning(text, reason, folder)
 
 

@@ -475,7 +475,7 @@ def _demand_client(url: str) -> None:
         )
     module = "redis" if scheme in _REDIS_SCHEMES else "fsspec"
     if importlib.util.find_spec(module) is None:
-        raise OptionError(f"TRACER_STORE={shown(url)} needs pip install tracer-core[{module}]")
+        raise OptionError(f"TRACER_STORE={shown(url)} needs python -m pip install {module}")
 
 
 def _operator_key(text: str, path: str) -> bytes:

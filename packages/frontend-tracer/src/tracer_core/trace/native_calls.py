@@ -160,9 +160,9 @@ class NativeCalls(Component):
             case EffectKind.SPECIAL:
                 return self._handled(row, function, args, kwargs)
             case EffectKind.BREAKS:
-                raise Break(
-                    row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}"
-                )
+                name = getattr(function, "__qualname__", function)
+                is_own = str(getattr(function, "__module__", "")).startswith("tracer_core.")
+                raise Break(row.break_kind, row.reason if is_own else f"{name}: {row.reason}")
             case EffectKind.PURE:
                 return self._pure(function, args, kwargs)
             case EffectKind.MOVES:

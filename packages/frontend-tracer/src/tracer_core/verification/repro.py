@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tracer_core.api import demand_capture
+from tracer_core.api import demand_enabled
 from tracer_core.errors import OptionError
 from tracer_core.markers import compiled
 
@@ -53,7 +53,7 @@ def repro(
         >>> fast = tracer_core.compile(model)
         >>> tracer_core.repro(fast, x, path="wrong.py")
     """
-    demand_capture("repro")
+    demand_enabled("repro")
     behind = compiled(fast)
     if behind is None:
         raise OptionError(f"repro needs what compile() returned, not {fast!r}")

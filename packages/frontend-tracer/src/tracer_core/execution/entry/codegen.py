@@ -494,7 +494,7 @@ class CacheEntry:
             return self.constants.text(sys.modules[source.key])
         return source.text("" if source.base is None else self._path(source.base))
 
-    def text(self, settings: list[str], locks: Mapping[Source, type]) -> str:
+    def text(self, settings: Iterable[str], locks: Mapping[Source, type]) -> str:
         lines: list[str] = self._locked(locks) if locks else []
         if self.object_lines:
             lines += ["def check(S):", *self.constants.revived("return None")]
@@ -574,22 +574,29 @@ def _same_groups(pointers: dict[Source, int]) -> Relation:
     return Relation(f"alias_groups({_memories(_places(pointers))}) == {groups!r}", tuple(pointers))
 
 
-def settings_checks(state: torch_private.TorchState, constant: Callable[[Any], str]) -> list[str]:
-    """Returns guards on torch's own settings. state: at the trace."""
-    checks = [
-        f"is_grad_enabled() is {state.grad}",
-        f"is_inference_mode() is {state.inference}",
-        f"default_dtype() is {constant(state.default_dtype)}",
-        f"function_modes() == {len(state.devices)}",
-        f"dispatch_modes() == {state.dispatch_modes}",
-        f"deterministic() is {state.deterministic}",
-        f"forward_ad[{AD_LEVEL!r}] < 0",  # a graph computes no tangents
-        "jit_tracing() is None",  # torch.jit.trace would not see the kernels of a compiled graph
-    ]
-    if state.devices:
-        checks.append(f"ambient_devices() == {constant(state.devices)}")
+def settings_checks(
+    state: torch_private.TorchState, constant: Callable[[Any], str]
+) -> dict[str, tuple[str, Any]]:
+    """Returns guards on torch's own settings, each with the text that reads the setting and its value.
+    state: at the trace."""
+    tangents = f"forward_ad[{AD_LEVEL!r}]"  # a graph computes no tangents
+    dtype, devices = constant(state.default_dtype), state.devices
+    checks: dict[str, tuple[str, Any]] = {
+        f"is_grad_enabled() is {state.grad}": ("is_grad_enabled()", state.grad),
+        f"is_inference_mode() is {state.inference}": ("is_inference_mode()", state.inference),
+        f"default_dtype() is {dtype}": ("default_dtype()", state.default_dtype),
+        f"function_modes() == {len(devices)}": ("function_modes()", len(devices)),
+        f"dispatch_modes() == {state.dispatch_modes}": ("dispatch_modes()", state.dispatch_modes),
+        f"deterministic() is {state.deterministic}": ("deterministic()", state.deterministic),
+        f"{tangents} < 0": (tangents, -1),
+        # torch.jit.trace would not see the kernels of a compiled graph
+        "jit_tracing() is None": ("jit_tracing()", None),
+    }
+    if devices:
+        checks[f"ambient_devices() == {constant(devices)}"] = ("ambient_devices()", devices)
     if state.autocast is None:
-        checks.append("not autocast()")
+        checks["not autocast()"] = ("autocast()", False)
     else:
-        checks.append(f"autocast_state() == {constant(state.autocast)}")
+        text = f"autocast_state() == {constant(state.autocast)}"
+        checks[text] = ("autocast_state()", state.autocast)
     return checks

@@ -94,7 +94,7 @@ def _find(cxx: str, search_path: str) -> Toolchain:
         "no C++ compiler ("
         + "; ".join(tried)
         + "). Install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), "
-        "`conda install gxx`, `pip install inductor-backend[cc]`; or set CXX to one.",
+        "`conda install gxx`, `pip install ziglang`; or set CXX to one.",
     )
 
 
