@@ -138,12 +138,15 @@ class Activation:
             n_direct = 0 if continuation.resume_function.follows_graph else n_direct + 1
             asked = watch is not None and watch.ask(continuation)
             state = ()  # what the program has dropped must be able to die in the next instruction
+            not_raised = None
             try:
                 exit, state = continuation.resume_function.run(continuation)
             except NotRaised as error:
-                return self._not_raised(error)
+                not_raised = error  # no context of what the program raises next
             except BaseException as error:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
+            if not_raised is not None:
+                return self._not_raised(not_raised)
             if exit is None:
                 if watch is not None:
                     self._speculate(watch)

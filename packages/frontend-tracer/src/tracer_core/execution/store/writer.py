@@ -19,13 +19,13 @@ import torch
 
 from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
+from tracer_core.bytecode.generated_code import compiled
 from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.runner import NOTHING
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Captured
-from tracer_core.execution.entry.generated_code import compiled
 from tracer_core.execution.store.code_identity import code_hash
 from tracer_core.execution.store.describe import EntryDescriber
 from tracer_core.execution.store.distributions import modules_in, of_modules
