@@ -36,8 +36,18 @@ def _renamed(code: types.CodeType, filename: str) -> types.CodeType:
 def define(
     name: str, text: str, scope: dict[str, Any], title: str, code: types.CodeType | None = None
 ) -> Callable[..., Any]:
-    """Returns the function called `name` that the text defines. scope: its globals, which it
-    shares. title: describes the function in tracebacks. code: the text, if it is compiled already."""
+    """Defines a function by its text, whose lines tracebacks show.
+
+    Args:
+        name: Of the function in the text.
+        text: A module.
+        scope: The globals, which it shares.
+        title: Describes the function in tracebacks.
+        code: The text, if it is compiled already.
+
+    Returns:
+        The function.
+    """
     # The program may use any name.
     title = "".join(item if item.isprintable() else "_" for item in title)
     filename, number = f"<tracer_core {title}>", 1

@@ -40,6 +40,11 @@ def label(name: str, frames: Iterable[str]) -> str:
     return f"{name} ({', '.join([*places][:2])}{', ...' * (len(places) > 2)})" if places else name
 
 
+def break_row(frame: str) -> str:
+    """Returns the name of the row of a graph break at a line."""
+    return label("graph break", [frame])
+
+
 @functools.cache
 def _has_cuda() -> bool:
     return torch.cuda.is_available()
@@ -56,6 +61,9 @@ def row(name: str) -> Any:
 
     On a machine with CUDA it is an NVTX range as well, which Nsight Systems shows; under
     ``emit_nvtx`` each row is one already.
+
+    Args:
+        name: What the profiler prints.
     """
     return _with_range(name) if _has_cuda() and not is_emitting_nvtx() else ProfilerRow(name)
 

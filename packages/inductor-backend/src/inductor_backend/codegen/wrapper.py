@@ -107,6 +107,14 @@ def constant_source(value: Any) -> str:
     raise unsupported("codegen", f"an operator's argument {value!r} of type {type(value).__name__}")
 
 
+def operator_row(program: LoopProgram, node: ExternNode, choice: KernelChoice) -> str:
+    """Returns the name of an operator call in a profile."""
+    name = name_of(node.target)
+    if choice.kind is KernelKind.NATIVE:
+        name += f" by {native_launch(program, node, lambda operand: '', choice.form)[0]}"
+    return row_label(name, [node.origin.user_frame])
+
+
 class Wrapper:
     """Writes the module."""
 
@@ -240,17 +248,15 @@ class Wrapper:
         launcher, numbers = native_launch(self.program, node, self.address, form)
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
         self.natives[launcher] = None
-        self._row(launcher, self._label(node, launcher))
+        self._row(launcher, self._label(node))
         self.body.line(call_source(launcher, numbers))
 
     def _row(self, function: str, *labels: str) -> None:
         """Adds the rows of a call."""
         self.rows.setdefault(function, []).append(labels)
 
-    @staticmethod
-    def _label(node: ExternNode, kernel: str = "") -> str:
-        name = f"{name_of(node.target)} by {kernel}" if kernel else name_of(node.target)
-        return row_label(name, [node.origin.user_frame])
+    def _label(self, node: ExternNode) -> str:
+        return operator_row(self.program, node, self.choices[node.name])
 
     def loop(self, node: ExternNode) -> None:
         """Writes a call of a loop."""
@@ -396,9 +402,7 @@ class Wrapper:
         with out.block_python(f"def {name}(args):"):
             out.line(f"if profiler_state[{PROFILING!r}]:")
             with out.indented():
-                out.line(
-                    f"return call_with_rows(globals(), {name!r}, args, {self._runs_of})"
-                )
+                out.line(f"return call_with_rows(globals(), {name!r}, args, {self._runs_of})")
             if self.expects:
                 out.line("global unchecked")
             self._take_inputs(out, more)

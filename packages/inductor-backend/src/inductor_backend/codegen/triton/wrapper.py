@@ -38,6 +38,7 @@ from tracer_core.plugin_api import (
     FLEX_ATTENTION,
     FLEX_ATTENTION_BACKWARD,
     SizeSpec,
+    row_label,
 )
 
 
@@ -141,7 +142,7 @@ class TritonWrapper(Wrapper):
         self._launch(
             "run_flex",
             node,
-            [(kernel, [text(name) for name in kernel.pointers]) for kernel in kernels]
+            [(kernel, [text(name) for name in kernel.pointers]) for kernel in kernels],
         )
         if besides:
             self.body.line(f"del {', '.join(besides)}")
@@ -172,7 +173,8 @@ class TritonWrapper(Wrapper):
             f"{run.name}, launches_{run.name} = launches({len(run.arguments)}, [{launched}])"
         ] = None
         arguments = ", ".join([f"launches_{run.name}", "stream", *run.arguments])
-        self._row(run.name, *(self._label(node, name_of(kernel)) for kernel, _ in kernels))
+        frames = [node.origin.user_frame]
+        self._row(run.name, *(row_label(name_of(kernel), frames) for kernel, _ in kernels))
         self.body.line(f"{run.name}({arguments})")
 
     def _loaded(self, kernel: TritonKernel) -> str:
