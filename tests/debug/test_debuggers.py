@@ -12,6 +12,7 @@ import torch
 
 import tracer_core
 from tests.support import torch_server
+from tracer_core.errors import TracerError
 
 PROGRAM = """
 import pdb, torch, tracer_core
@@ -52,7 +53,17 @@ def test_pdb_reads_variables_and_steps(tmp_path, stop):
     assert "('in', 1, [1.0, 1.0, 1.0])" in out and "('next', 2)" in out
     assert "('inner', 2.0, [6.0, 6.0, 6.0])" in out and "('up', 2)" in out
     assert "result 21.0" in out
-    assert f"{stop.removeprefix('pdb.')} stops in the program's own frames" in done.stderr
+    assert re.search(
+        rf"program runs eagerly: {re.escape(stop.removeprefix('pdb.'))} at .*program.py:14 in program stops"
+        " in the program's own frames; remove it to compile",
+        done.stderr,
+    )
+
+
+def test_fullgraph_names_the_line():
+    fast = tracer_core.compile(in_a_helper, backend="eager", fullgraph=True)
+    with pytest.raises(TracerError, match=r"breakpoint\(\) at .*test_debuggers.py:\d+ in helper"):
+        fast(torch.ones(2))
 
 
 class Stops:

@@ -139,6 +139,9 @@ def test_times_of_a_profile(monkeypatch, tmp_path):
     page = (tmp_path / "out.html").read_text()
     assert page.count(" % of the bandwidth") == len(row["kernels"])
     assert "Times are those of the profile" in page
+    (slowest,) = [text for text in str(report).splitlines() if text.startswith("The slowest")]
+    assert f"{__file__}:" in slowest and "in weighted: " in slowest and "% of all" in slowest
+    assert "The slowest" not in str(tracer_core.report(fast))
 
 
 def test_the_bandwidth_of_the_memory():

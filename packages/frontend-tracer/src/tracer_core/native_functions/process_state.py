@@ -106,7 +106,8 @@ def caller(tracer: Tracer, depth: Any = 1, default: Any = "__main__") -> Any:
 @special_each(builtins.breakpoint, sys.__breakpointhook__)
 def stop(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> None:
     """Runs the program in CPython, so that a debugger stops in its own frames."""
-    raise RunEagerly(f"{function.__qualname__}() stops in the program's own frames", True)
+    what = f"{function.__qualname__}() at {tracer.where()}"
+    raise RunEagerly(f"{what} stops in the program's own frames; remove it to compile", True)
 
 
 def _call_debugger(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
