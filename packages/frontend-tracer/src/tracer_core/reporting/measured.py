@@ -38,9 +38,9 @@ class Times:
 
     def of(self, graph: str, rows: Collection[str]) -> float | None:
         """Returns the median seconds of what has these rows; None where the profile has none."""
-        known = (self._seconds.get((graph, row)) or self._seconds.get(("", row)) for row in rows)
-        found = [seconds for item in known for seconds in item or ()]
-        return statistics.median(found) if found else None
+        runs = [self._seconds.get((graph, row)) or self._seconds.get(("", row)) for row in rows]
+        seconds = [item for row in runs for item in row or ()]
+        return statistics.median(seconds) if seconds else None
 
 
 def _name(event: Any) -> str:
