@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
 import pytest
@@ -68,6 +69,7 @@ def test_a_training_step():
     )
     assert row["memory"] and row["stages"] and row["guards"]
     assert row["kernels"][0]["name"] in report.to_html()
+    assert any(re.match(r"graph_\d+: kernels: (hit|miss): ", line) for line in row["cache"])
 
 
 def test_a_berts_page_is_small_and_made_at_once():

@@ -246,6 +246,14 @@ def load(c: Compilation) -> None:
     c.runner = runner_of(namespace, artifact)
 
 
+def cache_data(c: Compilation) -> dict[str, list[str]]:
+    """Returns what a report shows of the built library: whether the cache had it, and why."""
+    library = None if c.runner is None else c.runner.artifact.library
+    if library is None:
+        return {}
+    return {"cache": [f"kernels: {'hit' if library.hit else 'miss'}: {library.reason}"]}
+
+
 def verify_program(c: Compilation) -> None:
     """Checks the invariants of the program."""
     verify.program(c.program)

@@ -90,7 +90,7 @@ def _function(number: int, compiled: CompiledFunction) -> dict[str, Any]:
         "guards": [_guards(record) for record in records],
         "recompiles": [asdict(recompile) for recompile in recompiles(compiled)],
         "stages": [_stage(record) for record in stages],
-        "cache": [line for line in compiled.persistent_cache.outcome.split("; ") if line],
+        "cache": [*_cache(compiled, stages)],
         "verdicts": [_verdict(verdict) for verdict in compiled.verdicts],
         "choices": _choices(compiled),
         "limits": list(map(str, crossings(compiled))),
@@ -280,6 +280,13 @@ def _compiles(
 def _rows(row: Mapping[str, Any]) -> list[str]:
     """Returns the names that a kernel or operator call has in a profile."""
     return [row["row"]] if row.get("row") else []
+
+
+def _cache(compiled: CompiledFunction, stages: Sequence[StageRecord]) -> Iterable[str]:
+    """Hits and misses of the persistent cache, and those that backends recorded."""
+    yield from (line for line in compiled.persistent_cache.outcome.split("; ") if line)
+    for record in stages:
+        yield from (f"{record.graph}: {line}" for line in (record.data or {}).get("cache", ()))
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
