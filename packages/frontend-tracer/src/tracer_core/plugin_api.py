@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.bytecode.generated_code import define
 from tracer_core.contract.backend import (
     API_VERSION,
     DEFAULT_MODES,
@@ -65,6 +64,7 @@ from tracer_core.errors import (
     TracerError,
     VerifyError,
 )
+from tracer_core.guards.generated_code import define
 from tracer_core.limit_table import Limit, LimitTable
 from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
 from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once

@@ -19,7 +19,6 @@ import torch
 
 from tracer_core.aot.compiled_graph import RunnerArtifacts, TrainingArtifacts
 from tracer_core.aot.frozen_parameters import Frozen
-from tracer_core.bytecode.generated_code import compiled
 from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.runner import NOTHING
@@ -37,6 +36,7 @@ from tracer_core.execution.store.values import (
     contents,
 )
 from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
+from tracer_core.guards.generated_code import compiled
 from tracer_core.limits import MAX_PERSISTED_INT_BITS, MAX_PERSISTED_TENSOR_BYTES
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
