@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tomllib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -198,27 +199,32 @@ def ci(session: nox.Session) -> None:
     """lint, types, the site, tests and a tenth of tests-full, in one environment: .ci/run runs it."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and
     # kept for the processes that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
-    session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
+    session.env.update(
+        PIP_COMPILE="no", PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONDONTWRITEBYTECODE=""
+    )
     session.install(LINT)
     run_lint(session)
     install_all(session, tests=True)
     session.install(TYPES, *SITE)
-    run_types(session)
-    run_site(session)
-    run_tests(session, BEFORE_A_COMMIT)
-    run_tests(session, SWEEPS, "--share", "10")
+    # Each needs one processor; a failure of either ends the session.
+    with ThreadPoolExecutor(2) as pool:
+        for checked in [pool.submit(run_types, session), pool.submit(run_site, session)]:
+            checked.result()
+    # In one run: tests are collected once, and files with tests of both kinds share what they build.
+    run_tests(session, EVERYTHING, "--share", "10")
 
 
 #: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says
 #: which test has which marker.
 BEFORE_A_COMMIT = "not full and not gpu and not slow"
 SWEEPS = "full and not gpu and not slow"
+EVERYTHING = "not gpu and not slow"
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """What a change can break, with a sample of each sweep: 15 to 25 minutes on two cores."""
-    session.log("The tests take 15 to 25 minutes on two cores, after an installation of 5 to 10.")
+    """What a change can break, with a sample of each sweep: 20 to 25 minutes on two cores."""
+    session.log("The tests take 20 to 25 minutes on two cores, after an installation of 1 to 5.")
     session.log("A failure is named as it comes; `nox -s quick` is a sample of two minutes.")
     install_all(session, tests=True)
     run_tests(session, BEFORE_A_COMMIT)

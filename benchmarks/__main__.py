@@ -36,6 +36,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     ),
     "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
     "generate": ("generation:main", "tokens a second of generate(), by cache and weights"),
+    "token_floor": (
+        "token_floor:main",
+        "milliseconds a token on a GPU beside its floor, and where the rest goes by kernel",
+    ),
     "packages": ("packages:main", "size, load and first result of packages, beside AOTInductor's"),
     "native_library": (
         "native_library:main",

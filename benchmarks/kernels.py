@@ -117,7 +117,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
             for _ in range(PROFILED):
                 step()
             torch.cuda.synchronize()
-        copy = _copy_bandwidth()
+        copy = copy_bandwidth()
     return {
         "program": program,
         "compiler": compiler,
@@ -133,7 +133,7 @@ def profiled(program: str, compiler: str) -> dict[str, Any]:
     }
 
 
-def _copy_bandwidth() -> float:
+def copy_bandwidth() -> float:
     """Returns bytes read and written a second by a device copy of a gibibyte."""
     import torch
 

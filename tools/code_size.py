@@ -133,8 +133,9 @@ def main() -> int:
     )
     parser.add_argument("--since", metavar="REVISION", help="a revision of git to compare with")
     since = parser.parse_args().since
+    before = sizes_at(since) if since else None
     sizes = package_sizes(ROOT)
-    print(table(sizes, sizes_at(since) if since else None))
+    print(table(sizes, before))
     problems = too_large(sizes, allowed_sizes())
     for problem in problems:
         print(problem)

@@ -125,6 +125,7 @@ def is_eager(fn, backend, **options) -> None:
         compare_aliasing([eager, expected[0]], [ours, actual[0]])
 
 
+@pytest.mark.sweep(keep=20)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", LOWERED)
 def test_what_has_an_order_is_lowered_in_it(name, backend, fallbacks):

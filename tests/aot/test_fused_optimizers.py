@@ -60,8 +60,8 @@ def _trained(name: str, dtype: torch.dtype, compile: Any, skipped: int | None = 
     return _left(optimizer, parameters)
 
 
-@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 def test_steps_equal_the_kernels(name: str, dtype: torch.dtype, backend: str) -> None:
@@ -120,8 +120,8 @@ def _adafactor(options: dict[str, Any], dtype: torch.dtype, compile: Any) -> Any
     return _left(optimizer, parameters)
 
 
-@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", ADAFACTOR)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 def test_adafactor_is_one_graph(name: str, dtype: torch.dtype, backend: str) -> None:

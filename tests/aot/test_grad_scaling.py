@@ -23,6 +23,7 @@ def _gradients(dtype: torch.dtype, *unusual: float) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.sweep(keep=4)
 def test_gradients_are_unscaled_and_checked(
     dtype: torch.dtype, backend: str, fallbacks: Any
 ) -> None:

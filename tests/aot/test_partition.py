@@ -97,6 +97,7 @@ def test_everything_refused_runs_eagerly():
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.sweep(keep=80)
 def test_any_partition_is_the_program(program, seed):
     choice = random.Random(f"{seed} {program.name}")
     decided: dict[torch.fx.Node, bool] = {}

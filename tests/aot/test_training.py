@@ -136,6 +136,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_train_as_in_eager(name, fallbacks):
     make, inputs = MODELS[name]
@@ -262,6 +263,7 @@ def _returned(y: torch.Tensor) -> Any:
     return y, z
 
 
+@pytest.mark.sweep(keep=34)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("input_too", [False, True])
 def test_functions_train_as_in_eager(name, input_too, fallbacks):

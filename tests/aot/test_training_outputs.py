@@ -138,6 +138,7 @@ SHARED = {
 }
 
 
+@pytest.mark.sweep(keep=13)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 @pytest.mark.parametrize("name", SHARED)
 def test_outputs_that_share_memory_keep_their_own_gradients(name, backend):

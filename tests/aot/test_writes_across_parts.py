@@ -107,7 +107,7 @@ def only_seen(y, seen):
     return seen.sum() * 2
 
 
-@pytest.mark.sweep(keep=8)
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("after", [product, only_seen, writes_through])
 @pytest.mark.parametrize(

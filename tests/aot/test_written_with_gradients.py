@@ -77,9 +77,9 @@ def trained(run, base, x, w, is_made):
     return [loss, final, final._version - before, kind, x.grad, w.grad, base.grad]
 
 
-@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_made", [False, True], ids=["plain", "with_history"])
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_written_inputs_get_their_history(program, is_made, backend):
     compiled = tracer_core.compile(program, backend=backend)

@@ -28,6 +28,7 @@ OF_TORCH_ALONE = [
 ]
 
 
+@pytest.mark.sweep(keep=22)
 @pytest.mark.parametrize("name", OF_TORCH_ALONE)
 def test_a_program_made_twice_does_the_same_in_every_call(name: str) -> None:
     program = ECOSYSTEM[name]

@@ -63,6 +63,7 @@ def test_importing_the_programs_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", text], check=True)
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_compiled_program_has_eagers_outputs_and_gradients(name: str) -> None:
     eager, compiled = build(name), build(name)
@@ -73,6 +74,7 @@ def test_a_compiled_program_has_eagers_outputs_and_gradients(name: str) -> None:
     assert PROGRAMS[name].discontinuous or ours_error <= 3 * eager_error + 1e-5
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_program_compiled_in_float64_is_exact(name: str) -> None:
     eager, compiled = build(name).in_float64(), build(name).in_float64()

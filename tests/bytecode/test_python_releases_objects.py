@@ -235,6 +235,7 @@ def test_a_full_collection_between_calls(without_collections):
     )
 
 
+@pytest.mark.sweep(keep=3)
 @program.cases()
 def test_program(name):
     program.run(name)

@@ -99,3 +99,11 @@ def test_its_installed_name():
     assert command_module.main.__module__ == "tracer_core.command"
     text = (Path(__file__).parents[2] / "packages/frontend-tracer/pyproject.toml").read_text()
     assert 'tracer-core = "tracer_core.command:main"' in text
+
+
+def test_a_report_to_paste(tmp_path):
+    variables = {"TRACER_CACHE_DIR": str(tmp_path), "TRACER_STORE_KEY": "my-secret-key"}
+    text = command("doctor", "--quick", "--report", **variables).stdout
+    assert text.startswith("```text\n") and text.endswith("\n```\n") and text.count("```") == 2
+    assert torch.__version__ in text and f"TRACER_CACHE_DIR={tmp_path}" in text.replace(": ", "=")
+    assert "my-secret-key" not in text

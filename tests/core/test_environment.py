@@ -88,10 +88,11 @@ def test_a_misspelt_name_is_one_warning():
     assert done.stderr.count(line) == 1 and "FUEL" not in done.stderr, done.stderr
 
 
-def test_the_switch_of_torch_compile_is_a_warning():
-    done = run("-c", COMPILES, TORCH_COMPILE_DISABLE="1")
-    assert "TORCH_COMPILE_DISABLE is set, which has no effect here; TRACER_DISABLE=1" in done.stderr
-    assert done.stdout == "[0.0, 0.0]\n"
+@pytest.mark.parametrize("name", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_the_switch_of_torch_compile_counts(name):
+    shown = "print(tracer_core.last_compile(fast)[0].text)"
+    done = run("-c", COMPILES + shown, **{name: "1"})
+    assert f"{name}=1: calls run in eager mode" in done.stdout, done
 
 
 def test_a_misspelt_category_of_logs(monkeypatch):

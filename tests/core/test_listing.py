@@ -124,9 +124,7 @@ def test_the_package_runs_as_the_command():
         done.stdout.startswith("backend eager: 0 options, 1 mode\noptions: none")
         and done.returncode == 0
     )
-    wrong = subprocess.run(
-        [sys.executable, "-m", "tracer_core", "docter"], capture_output=True, text=True
-    )
+    wrong = run("docter")
     assert wrong.returncode == 2 and "usage: tracer-core" in wrong.stderr
 
 

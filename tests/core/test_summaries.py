@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.debug.stages import StageRecords
 
 #: Lines of a terminal.
@@ -57,9 +58,8 @@ def test_the_summary_counts_breaks_and_names_the_folder(tmp_path):
         "print(tracer_core.last_compile(fast))"
     )
     env = {**os.environ, "TRACER_DEBUG": str(tmp_path / "files")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
-    )
+    done = torch_server.run(["-c", program], env=env)
+    assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
     assert first.endswith(f", 1 graph break so far; files: {tmp_path / 'files'}"), first
 

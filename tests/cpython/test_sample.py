@@ -13,7 +13,7 @@ import pytest
 from tests.cpython import page, results, suite
 from tests.support.sweeps import sample
 
-_SAMPLE = 40
+_SAMPLE = 25
 
 
 @pytest.mark.skipif(not suite.is_installed(), reason=suite.MISSING)

@@ -154,6 +154,7 @@ def random_numbers(x):
     return x * torch.rand_like(x), F.dropout(x, 0.5)
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize(
     "program",
     [

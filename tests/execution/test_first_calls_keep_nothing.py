@@ -167,6 +167,7 @@ def imports_of_torch():
     gc.collect()
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("backend", ["inductor", "aten_eager"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_of_a_call_lives_on(name, backend):

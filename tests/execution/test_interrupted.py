@@ -343,6 +343,7 @@ def check_untouched(before, look, state):
     compare(state, torch_state(), path="torch")
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_at_instructions(name, at_step):
     make = PROGRAMS[name]
@@ -495,6 +496,7 @@ def test_errors_of_the_tracer(name, at_line, monkeypatch):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError], ids=lambda e: e.__name__)
+@pytest.mark.sweep(keep=7)
 def test_in_the_backend(name, error):
     make = PROGRAMS[name]
     fn, look = make()

@@ -15,7 +15,7 @@ from tracer_core.errors import BackendError
 from tracer_core.limits import MAX_COMPILED_FIRST_STEP
 
 #: Layers of a model whose step has more operators than `MAX_COMPILED_FIRST_STEP`.
-MANY = 40
+MANY = 24
 
 
 def compiled_graphs(function):

@@ -55,6 +55,7 @@ def step_of(layers: int, name: str, **more: Any) -> Side:
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_sixty_parameters_settle_after_two_captures(name: str) -> None:
     trained(lambda: step_of(30, name), *((X,),) * 5, graphs=2)
@@ -65,6 +66,7 @@ def test_sixty_parameters_settle_after_two_captures(name: str) -> None:
 GRAPHS = {"SGD": 1, "RAdam": 3}
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon",
                                   "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"])  # fmt: skip
 def test_the_step_of_an_optimizer_alone_settles(name: str) -> None:

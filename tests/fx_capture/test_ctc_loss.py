@@ -33,6 +33,7 @@ def loss_of(**options: Any) -> Any:
     return program
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_gradients(backend: str, reduction: str) -> None:

@@ -55,6 +55,7 @@ if RELEASE >= (2, 13):  # fakes of 2.11 and 2.12 ask whether the exponent is 1
     FLOATS["exponent"] = lambda x: torch.full((3, 4), x.sum().item()) ** x[0, 0].item()
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("backend", ["callable", "aten_eager", "inductor"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats_of_data_where_a_break_is_an_error(name, backend):

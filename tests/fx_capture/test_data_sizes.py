@@ -158,6 +158,7 @@ SMALL = [(with_positives(count),) for count in (0, 1, 2, 1, 0, 0, 1)] + [
 ]
 
 
+@pytest.mark.sweep(keep=20)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_eagers_in_the_graphs_stated(name):
     graphs, breaks, program = PROGRAMS[name]
@@ -183,6 +184,7 @@ LOWERED = ["mask, then elementwise and a sum", "unique with inverse and counts",
            "a write after it"]  # fmt: skip
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("name", LOWERED)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.filterwarnings("ignore")
@@ -371,6 +373,7 @@ def counted(x, weight):
     return (_counted(x) + 1).sum() * weight.sum(), torch.is_grad_enabled()
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize(
     "program", [scaled_without_gradients, best_of_some, rows_of_experts, windows, counted]
 )

@@ -61,6 +61,7 @@ READS = {
 }
 
 
+@pytest.mark.sweep(keep=25)
 @pytest.mark.parametrize("backend", ["inductor", "eager"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
 @pytest.mark.parametrize("name", READS)
@@ -210,6 +211,7 @@ def assigned(x, i):
     return x * 2
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize(
     "fn",
     [index_written, index_written_before, read_and_written, read_and_counted, returned, part_returned,

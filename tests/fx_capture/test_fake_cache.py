@@ -157,6 +157,7 @@ PROGRAMS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=29)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("layout", ["contiguous", "permuted"])
 def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, checked: Checked) -> None:

@@ -29,7 +29,7 @@ def _check(name, backend="eager"):
     same_gradients(lambda: FORMS[name]()[0], *calls, breaks=None if breaks else 0, backend=backend)
 
 
-@pytest.mark.sweep(keep=12)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("name", [name for name in FORMS if name not in SLOW])
 def test_a_form_is_captured(name):
     _check(name)

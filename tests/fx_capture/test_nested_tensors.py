@@ -121,6 +121,7 @@ def near(want: Any, got: Any) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda value: value.__name__)
+@pytest.mark.sweep(keep=8)
 def test_inference(program, backend):
     """One graph, and a second one once lengths have changed; a list's lengths are compared, and
     their order is guarded."""
@@ -149,6 +150,7 @@ def differentiated(model, values, offsets) -> list[Any]:
     return [values.grad, *(item.grad for item in model.parameters() if item.grad is not None)]
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "program", [item for item in PROGRAMS if item is not facts_of], ids=lambda value: value.__name__
@@ -194,6 +196,7 @@ ON_INPUTS = {
 }
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ON_INPUTS)

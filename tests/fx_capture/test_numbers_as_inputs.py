@@ -115,6 +115,7 @@ def _looped(x, items):
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, FLOATS], ids=["int", "float"])
+@pytest.mark.sweep(keep=30)
 @pytest.mark.parametrize("name", HELD)
 def test_a_number_read_from_what_is_passed_is_an_input_from_its_first_change(name, numbers):
     program, make = HELD[name]

@@ -68,6 +68,7 @@ SCALARS = (aten.le.Scalar, aten.lt.Scalar, aten.ne.Scalar)
 
 
 @pytest.mark.parametrize("func", [*BINARY, *UNARY, *COMPARISONS, *SCALARS], ids=str)
+@pytest.mark.sweep(keep=8)
 def test_operators_by_element(func):
     inputs = 0
     with FakeTensorMode():

@@ -52,6 +52,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_layers(kind: str, backend: str) -> None:

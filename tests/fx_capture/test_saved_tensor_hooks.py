@@ -119,6 +119,7 @@ def steps(make, way, compile, warm):
 @BACKENDS
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.sweep(keep=20)
 def test_a_block_inside_of_hooks(way, warm, backend):
     compile = functools.partial(tracer_core.compile, backend=backend)
     for make in (Block, Broken):
@@ -179,6 +180,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
@@ -280,6 +282,7 @@ def shown(result):
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("function", HANDLERS, ids=lambda function: function.__name__)
+@pytest.mark.sweep(keep=5)
 def test_the_programs_own_handlers_see_what_a_hook_raises(function, backend):
     def run(f):
         actual = []

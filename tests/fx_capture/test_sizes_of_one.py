@@ -101,12 +101,14 @@ def compared(program, backend):
     return graphs(fast)
 
 
+@pytest.mark.sweep(keep=18)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", ONE)
 def test_one_graph_for_all_sizes(name, backend):
     assert compared(ONE[name], backend) == 1
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", TWO)
 def test_another_program_for_one(name, backend):

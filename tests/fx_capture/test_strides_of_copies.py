@@ -47,6 +47,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sweep(keep=20)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -48,6 +48,7 @@ def check_gradients(attend, value, backend, tolerance=1e-5):
     assert len(counter.graphs) == 1
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "options",

@@ -136,6 +136,7 @@ def one_graph(fn: Callable[..., Any], *calls: Any, graphs: int = 1, **options: A
 # -- values and gradients --
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize(("score_mod", "mask_mod"), CASES)
 def test_values_are_those_of_all_scores(score_mod, mask_mod):
     def attend(q, k, v):
@@ -148,6 +149,7 @@ def test_values_are_those_of_all_scores(score_mod, mask_mod):
     assert actual.dtype is torch.float32 and actual.is_contiguous()
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("score_mod", "mask_mod"), [(None, causal), (relative, document)])
 def test_gradients(backend, score_mod, mask_mod):
@@ -263,6 +265,7 @@ def test_rows_without_a_key():
             assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_dtypes(backend, dtype):

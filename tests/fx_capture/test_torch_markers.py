@@ -4,13 +4,16 @@ and torch.compile inside and around."""
 from __future__ import annotations
 
 import functools
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 import tracer_core
+from tests.support.counting_backend import CountingBackend
 from tests.support.eager_reference import compare_with_eager, same
+from tracer_core.errors import MarkedSizeError, OptionError
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -148,7 +151,7 @@ BREAKING = {
     "disable, not recursive": (lambda x: disabled_alone(x + 1) + 1, "disabled"),
     "disable under a wrapper": (lambda x: wrapped_disabled(x * 3) * 2, "disabled"),
     "scripted module": (lambda x: SCRIPTED(x + 1) + 1, "unknown_native"),
-    "graph_break": (lambda x: (x := x + 1, torch._dynamo.graph_break(), x * 2)[2], "native_python"),
+    "graph_break": (lambda x: (x := x + 1, torch._dynamo.graph_break(), x * 2)[2], "requested"),
 }
 
 
@@ -351,3 +354,97 @@ def test_a_program_that_fails_either_way_is_still_told_that_it_is_compiled(caplo
         compiled(torch.ones(2, 4))
     (graph,) = counter.graphs
     assert "says False" not in caplog.text
+
+
+def test_allow_in_graph_of_torch_makes_a_node():
+    """`sys.intern` would break the graph."""
+
+    @torch.compiler.allow_in_graph
+    def opaque(x, *, scale=1.0):
+        sys.intern("a" + str(len(x)))
+        return torch.sin(x) * scale
+
+    x = torch.randn(3, requires_grad=True)
+    fast = tracer_core.compile(lambda x: opaque(x + 1, scale=3.0) * 2, fullgraph=True)
+    fast(x).sum().backward()
+    expected = torch.autograd.grad((torch.sin(x + 1) * 6).sum(), x)[0]
+    assert torch.allclose(x.grad, expected)
+    (graph,) = tracer_core.explain(fast)(x).graphs
+    assert any(node.target is opaque for node in graph.graph.nodes)
+
+
+def test_disallow_in_graph_of_torch_breaks():
+    torch._dynamo.disallow_in_graph(torch.sinh)
+    try:
+        same(lambda x: torch.sinh(x + 1) * 2, (X,), (Y,), breaks=1, kinds=("disabled",))
+    finally:
+        torch._dynamo.allow_in_graph(torch.sinh)
+        torch._dynamo.trace_rules._allowed_callable_ids.remove(id(torch.sinh))
+    same(lambda x: torch.sinh(x + 1) * 2, (X,), (Y,), graphs=1, breaks=0)
+
+
+def test_a_message_of_torch_s_graph_break_is_told():
+    def f(x):
+        x = x + 1
+        torch._dynamo.graph_break(msg="here")
+        return x * 2
+
+    seen = same(f, (X,), (Y,), breaks=1)
+    assert seen.counter.breaks[0][:2] == ("requested", "here")
+
+
+@pytest.mark.parametrize("mark", [
+    lambda x: torch._dynamo.mark_dynamic(x, 0),
+    lambda x: torch._dynamo.maybe_mark_dynamic(x, 0),
+    lambda x: torch._dynamo.decorators.mark_unbacked(x, 0),
+], ids=["mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"])  # fmt: skip
+def test_marks_of_torch_on_tensors(mark):
+    first, counter = torch.randn(5, 2), CountingBackend()
+    mark(first)
+    fast = tracer_core.compile(lambda x: x * 2 + x.shape[0], backend=counter)
+    for x in (first, torch.randn(7, 2), torch.randn(2, 2)):
+        assert torch.equal(fast(x), x * 2 + x.shape[0])
+    assert counter.n_graphs == 1
+
+
+def test_mark_unbacked_serves_size_1_and_has_bounds():
+    x, counter = torch.randn(5), CountingBackend()
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    fast = tracer_core.compile(lambda x: x * 2, backend=counter)
+    fast(x), fast(torch.randn(1))
+    assert counter.n_graphs == 1
+    y = torch.randn(5)
+    torch._dynamo.decorators.mark_unbacked(y, 0, min=3, max=9)
+    fast = tracer_core.compile(lambda x: x * 3, backend=counter)
+    fast(y), fast(torch.randn(9))
+    assert counter.n_graphs == 2
+    fast(torch.randn(10))
+    assert counter.n_graphs == 3
+
+
+def test_maybe_mark_dynamic_may_be_specialized():
+    x, y = torch.randn(5), torch.randn(5)
+    torch._dynamo.maybe_mark_dynamic(x, 0), torch._dynamo.mark_dynamic(y, 0)
+    fast = tracer_core.compile(lambda x: x.view(5) * 2, backend="eager")
+    assert torch.equal(fast(x), x * 2)
+    with pytest.raises(MarkedSizeError):
+        tracer_core.compile(lambda x: x.view(5) * 3, backend="eager")(y)
+
+
+def native_count(values, wanted):
+    sys._getframe()  # ends a graph
+    return list(values).count(wanted)
+
+
+def test_substitute_in_graph():
+    @tracer_core.substitute_in_graph(native_count)
+    def count(values, wanted):
+        return 100 + sum(value == wanted for value in values)
+
+    fast = tracer_core.compile(lambda x: x + native_count([1, 2, 1], 1), fullgraph=True)
+    assert fast(torch.zeros(1)).tolist() == [102.0], "the substitute is traced"
+    assert native_count([1, 2, 1], 1) == 2
+    with pytest.raises(OptionError, match="substitute_in_graph needs a function"):
+        tracer_core.substitute_in_graph(lambda: 1)(3)
+    with pytest.raises(OptionError, match="is already marked disallow_in_graph"):
+        tracer_core.substitute_in_graph(tracer_core.disallow_in_graph(lambda: 1))(count)

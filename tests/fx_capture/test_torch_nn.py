@@ -149,6 +149,7 @@ class _Call(nn.Module):
         return self.call(self.layer, x)
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name):
     make, a, b = LAYERS[name]

@@ -78,6 +78,7 @@ def _pairs(operator):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.__name__)
+@pytest.mark.sweep(keep=10)
 def test_results_are_laid_out_as_eager_lays_them_out(operator, backend):
     items = list(_pairs(operator))
 
@@ -115,6 +116,7 @@ BACKWARDS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", BACKWARDS)
 def test_gradients_that_enter_in_another_layout(name):
     def f(x, g):
@@ -143,6 +145,7 @@ def single_rows(x):
     return row * row, row + x[0, 0, 0], torch.hypot(row, x.permute(2, 0, 1)), row.mT - row.mT[:, :1]
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize("program", [windows, flipped, single_rows])
 def test_dimensions_of_one_element_with_strides_of_their_own(program, backend):

@@ -24,6 +24,7 @@ def restored(audio: torch.Tensor, window: torch.Tensor, **settings: Any) -> torc
     return torch.istft(spectrum * 2, **sizes)
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize(("settings", "backend"), [
     ({}, "eager"), ({"length": 50}, "inductor"), ({"center": False}, "eager"),
     ({"normalized": True}, "eager"), ({"win_length": 12}, "aten_eager"),
@@ -59,6 +60,7 @@ def gradients(function: Callable[..., Any], x: torch.Tensor) -> Any:
     return result.detach(), leaf.grad
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "program",
@@ -84,6 +86,7 @@ def test_gradients(program: Any, backend: str) -> None:
     torch.randn(3, 7), torch.randn(7), torch.randn(1, 7), torch.randint(9, (3, 7)), torch.randn(0, 4),
     torch.randn(3, 7, dtype=torch.complex64), torch.randn(3, 4, dtype=torch.float64).t(),
 ], ids=lambda x: f"{str(x.dtype)[6:]} {list(x.shape)}")  # fmt: skip
+@pytest.mark.sweep(keep=4)
 def test_covariances_of_all_kinds(x: torch.Tensor) -> None:
     same(lambda x: (torch.cov(x), x.cov(correction=-1), torch.corrcoef(x)), (x,), (x + 1,))
 

@@ -80,6 +80,7 @@ def _fallbacks(compiled):
     return [item.text for item in tracer_core.last_compile(compiled) if item.name == "fallback"]
 
 
+@pytest.mark.sweep(keep=9)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [*WRONG, *ELSEWHERE])
 def test_the_rest_of_the_program_is_compiled(name, backend):

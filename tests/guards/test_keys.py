@@ -43,6 +43,7 @@ LOOK_UPS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=25)
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_look_ups(name, kind):

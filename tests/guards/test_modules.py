@@ -489,6 +489,7 @@ def _():
     return net, lambda: setattr(net.config, "eps", 0.2)
 
 
+@pytest.mark.sweep(keep=35)
 @pytest.mark.parametrize("name", fact)
 def test_fact(name):
     check(fact[name], lambda program: tracer_core.compile(program, backend="eager"))

@@ -60,6 +60,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("causal", [False, True])
 def test_scaled_dot_product_attention(sizes, causal, texts) -> None:
     torch.manual_seed(0)
@@ -416,6 +417,7 @@ def test_the_query_is_laid_out_as_the_graph_says(trains):
         )
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("keys", [8, 513, 1100])
 @pytest.mark.parametrize("training", [False, True])
 def test_one_operand_contiguous_the_others_transposed(keys, training):

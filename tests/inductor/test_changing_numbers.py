@@ -4,6 +4,7 @@ values.
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch.nn import functional as F
 
 import tracer_core
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tracer_core.plugin_api import Backend, BackendError, Role
 from tracer_core.testing import CaptureCounter
 
@@ -59,6 +62,7 @@ def test_a_float_that_changes_has_eagers_dtype_and_rounding(name, dtype):
     assert graphs_of(ARITHMETIC[name], [(x, a) for a in FLOATS]) == 2
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_one_compile_serves_every_value_of_a_float(name):
     exact = name != "into_an_operator_that_runs_as_it_is"
@@ -90,6 +94,7 @@ WITH_INTS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", WITH_INTS)
 def test_one_compile_serves_every_value_of_an_int(name):
     assert graphs_of(WITH_INTS[name], [(X, k) for k in INTS], exact=False) == 2
@@ -185,6 +190,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_one_compile_serves_every_size_of_a_view(name):
     torch.manual_seed(0)
@@ -221,3 +227,26 @@ def test_an_index_that_changes_its_sign(backend):
 def test_a_row_at_a_changing_index_is_written_to(backend):
     calls = [(X, k) for k in (2, 3, 4, 5)]
     assert graphs_of(lambda x, k: (x[k].add_(1), x * 2), calls, backend=backend) == 2
+
+
+COMPARED = {
+    "reached": lambda x, most: x.shape[1] >= most,
+    "both": lambda x, most: x.shape[0] == 2 and x.shape[1] > most,
+    "not": lambda x, most: not x.shape[1] < most,
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("triton", [False, True])
+def test_a_tensor_is_filled_with_a_comparison_of_a_size(name, triton):
+    """`generate()` of transformers asks so whether a text is as long as it may be."""
+
+    def program(x, most):
+        done = COMPARED[name](x, most)
+        return torch.full((3,), done, dtype=torch.bool, device=x.device) | (x[:1, :3] > 0)
+
+    if triton and not interpreting():
+        pytest.skip("Triton compiles for a GPU in this process")
+    with interpreted() if triton else contextlib.nullcontext():
+        calls = [(torch.randn(2, size), 7) for size in (4, 5, 6, 7, 8, 9)]
+        assert graphs_of(program, calls) <= 3

@@ -15,6 +15,7 @@ aten = torch.ops.aten
 HOW = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "shape",

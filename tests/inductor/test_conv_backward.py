@@ -30,6 +30,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", CASES)
 def test_our_gradients_in_every_layout(name):
     batch, channels, height, width, count, kernel, stride, padding, dilation = CASES[name]

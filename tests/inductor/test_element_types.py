@@ -77,6 +77,7 @@ def _only_arithmetic_is_left_to_eager(records):
             ), record.text
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_cpp(name):
     _only_arithmetic_is_left_to_eager(_compare(name))
@@ -121,6 +122,7 @@ def test_subnormal_halves_where_denormals_are_flushed():
             _same_bits(function, compiled, x, flushed=True)
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_triton(name):
     pytest.importorskip("triton")

@@ -88,6 +88,7 @@ def run(function, make, dtype, train, exact=False):
 
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_accurate_as_eager(name, dtype, train):
     with torch.set_grad_enabled(train):

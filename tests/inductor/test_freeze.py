@@ -114,8 +114,8 @@ GEOMETRIES = [
 ]
 
 
-@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("g", GEOMETRIES, ids=str)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize(
     "layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"]
 )

@@ -86,6 +86,7 @@ def arguments(start=2, transposed=False):
     )
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_rows_of_an_input(name):
     program, count = PROGRAMS[name]

@@ -89,6 +89,7 @@ def test_gradients(fn):
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.sweep(keep=7)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [*PROGRAMS[:6], likelihood])
 def test_an_unfit_matrix_raises_as_in_eager_mode(fn, backend):

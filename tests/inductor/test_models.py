@@ -21,7 +21,7 @@ def resnet18():
 def densenet():
     import torchvision
 
-    model = torchvision.models.DenseNet(8, (3, 4), 16)
+    model = torchvision.models.DenseNet(8, (2, 3), 16)
     return model, (torch.randn(2, 3, 64, 64),)
 
 

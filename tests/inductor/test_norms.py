@@ -107,6 +107,7 @@ ONE_KERNEL = {
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "changing"])
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("name", ONE_KERNEL)
 def test_reductions_of_the_same_rows_are_one_kernel(name, dynamic):
     fn, sizes = ONE_KERNEL[name]

@@ -94,6 +94,7 @@ def check(function, compiled, x):
         assert same.all(), (got[~same][:3], want[~same][:3], right[~same][:3])
 
 
+@pytest.mark.sweep(keep=20)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_cpp(name, dtype):
@@ -153,6 +154,7 @@ SHAPED = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", SHAPED)
 def test_gradients_at_infinities(name):
     x = rows(48, torch.float32)[:7]

@@ -40,6 +40,7 @@ def test_a_router(learns, dynamic, monkeypatch):
     assert actual == []
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("classes", [1, 5])
 @pytest.mark.parametrize("shape", [(), (0,), (4,), (3, 2)])
 def test_values(shape, classes):

@@ -101,6 +101,7 @@ def swapped(x, average):
     return mean, x - x.sum(0) * average
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("program", [moving_average, early_value, swapped])
 @pytest.mark.parametrize("shape", [(33, 70), (5, 1000)])
 def test_a_state_is_read_before_it_is_overwritten(program, shape):

@@ -20,6 +20,7 @@ def places(x):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_first_of_equal_values(columns, dtype):
     compiled = tracer_core.compile(places)
@@ -31,6 +32,7 @@ def test_first_of_equal_values(columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:4], ids=str)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("columns", COLUMNS[1:])
 def test_special_values(columns, dtype):
     inf, nan = float("inf"), float("nan")

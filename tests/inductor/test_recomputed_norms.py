@@ -100,7 +100,7 @@ class Scaled(nn.Module):
         return y * self.factor, y
 
 
-@pytest.mark.sweep(keep=5)
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize(
     ("norm", "shape"),
     [

@@ -65,7 +65,7 @@ def check(function, call, trained):
     return isinstance(bad, type)
 
 
-@pytest.mark.sweep(keep=40)
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_bad_call_is_refused(name):
     call = ROWS[name]
@@ -73,7 +73,7 @@ def test_a_bad_call_is_refused(name):
     assert any(refused), "eager takes the bad call"
 
 
-@pytest.mark.sweep(keep=10)
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", BY_VALUE)
 def test_a_bad_call_is_refused_where_nobody_reads_the_result(name):
     call = ROWS[name]
@@ -85,7 +85,7 @@ def test_a_bad_call_is_refused_where_nobody_reads_the_result(name):
     assert check(function, call, trained=False)
 
 
-@pytest.mark.sweep(keep=10)
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", BY_VALUE)
 def test_a_bad_call_is_refused_where_a_part_of_the_result_is_read(name):
     call = ROWS[name]

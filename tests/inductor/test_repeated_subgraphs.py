@@ -153,6 +153,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_that_are_alike_from_afar(name):
     program = PROGRAMS[name]

@@ -87,7 +87,7 @@ def written_in(language):
     return interpreted() if language == "triton" else contextlib.nullcontext()
 
 
-@pytest.mark.sweep(keep=14)
+@pytest.mark.sweep(keep=7)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("chain", CHAINS)

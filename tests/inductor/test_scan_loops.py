@@ -187,8 +187,8 @@ def run(program, owner, args, grad):
     return results, torch.autograd.grad(loss, wanted, allow_unused=True)
 
 
-@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_scan_is_a_loop(name, grad, texts):
     make, *calls = PROGRAMS[name]

@@ -32,6 +32,7 @@ def everything_streams(monkeypatch):
     monkeypatch.setattr(streaming, "STREAMED", 0)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.usefixtures("everything_streams")
 def test_values_are_those_of_ordinary_stores(name):

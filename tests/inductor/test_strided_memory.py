@@ -82,6 +82,7 @@ def test_memory_round_a_part_of_what_was_made(name):
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", ROUND)
 def test_memory_round_an_input(name):
     """Elements that only the input's storage has; the place counts from where that begins, wherever

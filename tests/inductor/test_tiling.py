@@ -59,6 +59,7 @@ def sources(monkeypatch):
     return seen
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.usefixtures("everything_tiled")
 def test_values_and_strides_are_eagers(name, sources):

@@ -66,7 +66,7 @@ def written(monkeypatch):
 STREAMED = ("two results, one long", "across", "bfloat16 results", "softmax")
 
 
-@pytest.mark.sweep(keep=10)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize(
     ("name", "streamed"),
     [*((name, False) for name in PROGRAMS), *((name, True) for name in STREAMED)],

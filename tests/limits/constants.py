@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +37,13 @@ def constants_of(text: str, file: str) -> list[Constant]:
     """Returns the numeric constants in the source text of a file."""
     return [
         Constant(file, name, statement.lineno)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, (ast.Module, ast.ClassDef))
-        for statement in node.body
+        for statement in _of_modules_and_classes(ast.parse(text))
         for name, value in _bound(statement)
         if name == name.upper() and any(map(str.isalpha, name)) and _is_number(value)
     ]
 
 
+@functools.cache
 def constants() -> list[Constant]:
     """Returns those of all packages outside of their tables of limits."""
     return [
@@ -67,6 +67,15 @@ def allowed() -> dict[tuple[str, str], str]:
                 assert (file, name) not in actual, f"{ALLOWED.name} has {file}: {name} twice"
                 actual[file, name] = category
     return actual
+
+
+def _of_modules_and_classes(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yields the statements of a module and of the classes in it. No expression holds any."""
+    if isinstance(node, (ast.Module, ast.ClassDef)):
+        yield from node.body
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            yield from _of_modules_and_classes(inner)
 
 
 def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:

@@ -41,6 +41,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sweep(keep=20)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FUNCTIONS)

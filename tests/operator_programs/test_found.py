@@ -298,6 +298,7 @@ def _run(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -
     assert actual.status == "same", actual
 
 
+@pytest.mark.sweep(keep=25)
 @pytest.mark.parametrize("name", [*PROGRAMS, *ON_GPUS])
 def test_program(name):
     _run(*{**PROGRAMS, **ON_GPUS}[name], Mode())
@@ -318,6 +319,7 @@ def test_changing_sizes(name):
     _run(*DYNAMIC[name], Mode(dynamic=True))
 
 
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_refuses_is_refused(name):
     inputs, text = REFUSED[name].split("|")
@@ -351,6 +353,7 @@ WITHOUT_KERNELS = (
 )  # fmt: skip
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("text", WITHOUT_KERNELS)
 def test_a_dtype_without_a_kernel(text):
     scope: dict[str, object] = {"torch": torch, "F": torch.nn.functional}

@@ -218,6 +218,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("program", ENDS, ids=lambda program: program.__name__)
+@pytest.mark.sweep(keep=7)
 def test_the_last_reference_is_dropped_where_eager_drops_it(program, uncollected):
     Noted.ends = []
     expected, ends = program(X), list(Noted.ends)

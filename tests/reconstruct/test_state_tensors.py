@@ -68,6 +68,7 @@ VALUES = {
 }
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", VALUES)
 def test_values(name, backend):
@@ -415,6 +416,7 @@ VIEWS_OF_INPUTS = [
 ]
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("f", VIEWS_OF_INPUTS)

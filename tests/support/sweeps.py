@@ -36,9 +36,24 @@ def mark_the_rest(items: Iterable[pytest.Item]) -> None:
 
 
 def leave_out(items: list[pytest.Item], share: int) -> list[pytest.Item]:
-    """Takes all but one in ``share`` of the tests marked `full` out of ``items``; returns those taken out."""
+    """Takes all but one in ``share`` of the tests marked `full` out of ``items``; returns those taken
+    out. Of a function with cases in `tests`, a share has at most one more."""
     full = [item.nodeid for item in items if item.get_closest_marker("full")]
-    dropped = set(full) - sample(full, -(-len(full) // share))
+    chosen = sample(full, -(-len(full) // share))
+    if share > 1:
+        sampled = {function(item.nodeid) for item in items if not item.get_closest_marker("full")}
+        first = {function(name): name for name in sorted(chosen)}
+        chosen = {
+            name
+            for name in chosen
+            if first[function(name)] == name or function(name) not in sampled
+        }
+    dropped = set(full) - chosen
     left_out = [item for item in items if item.nodeid in dropped]
     items[:] = [item for item in items if item.nodeid not in dropped]
     return left_out
+
+
+def function(name: str) -> str:
+    """Returns the name of a test without its parameters."""
+    return name.partition("[")[0]

@@ -404,6 +404,7 @@ def a_module_class_that_notes_what_it_is_asked(x):
     return x + module.a, log
 
 
+@pytest.mark.sweep(keep=10)
 @program.cases()
 def test_class(name):
     program.run(name)

@@ -219,6 +219,7 @@ def outcome_of(ask):
         return type(error).__name__, str(error), repr(error.__context__)
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("thrown", [None, GeneratorExit, StopIteration, BaseException, KeyError])
 @pytest.mark.parametrize("leaves", ["raises", "stops", "returns", "passes", "yields"])
 def test_the_inner_generator_is_left_as_in_eager(leaves, thrown):

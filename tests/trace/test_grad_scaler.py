@@ -53,6 +53,7 @@ PLAIN = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("name", PLAIN)
 def test_steps_are_two_graphs_and_skipped_ones_are_right(name: str, clips: bool) -> None:
@@ -65,6 +66,7 @@ def test_steps_are_two_graphs_and_skipped_ones_are_right(name: str, clips: bool)
     assert len(counter.graphs) <= 5
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
 def test_steps_of_fused_optimizers_are_one_graph(name: str, clips: bool) -> None:

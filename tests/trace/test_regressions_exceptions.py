@@ -89,6 +89,7 @@ def test_a_group_leaves_the_function():
     same(fn, (X, [1, 1, 2]), (X, [3]), breaks=None)
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize(
     "text", [str, repr, "{}".format, lambda error: f"{error}"], ids=["str", "repr", "format", "f"]
 )

@@ -144,7 +144,7 @@ AS_CAPTURED = {
 }
 
 
-@pytest.mark.sweep(keep=12)
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_gradients_of_wrappers(name, backend):

@@ -119,6 +119,7 @@ BREAKING = [
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam], ids=["SGD", "Adam"])
 @pytest.mark.parametrize("body", BREAKING, ids=lambda body: body.__name__.strip("_"))
+@pytest.mark.sweep(keep=9)
 def test_break_in_a_step(body: Any, optimizer: Any) -> None:
     trained(_program(body, optimizer), *CALLS, breaks=None)
 
@@ -188,6 +189,7 @@ _changed_in_place,
 
 
 @pytest.mark.parametrize("body", ERRORS, ids=lambda body: body.__name__.strip("_"))
+@pytest.mark.sweep(keep=5)
 def test_error(body: Any) -> None:
     trained(_program(body, torch.optim.SGD), *CALLS, breaks=None)
 

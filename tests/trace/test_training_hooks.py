@@ -78,6 +78,7 @@ CAPTURED = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", CAPTURED)
 def test_hook_on_an_intermediate(name: str) -> None:
     _trained(CAPTURED[name], graphs=2)
@@ -304,6 +305,7 @@ INSIDE = (_for_one_backward, _order, _kept_gradient, _of_grad, _differentiable)
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("make", INSIDE, ids=lambda value: value.__name__.strip("_"))
+@pytest.mark.sweep(keep=5)
 def test_hooks_of_leaves_inside(make: Any, backend: str) -> None:
     trained(make, *CALLS, backend=backend)
 

@@ -234,8 +234,8 @@ MODELS: dict[str, tuple[Any, Any, tuple[Any, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW], ids=["SGD", "AdamW"])
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", MODELS)
 def test_model(name: str, optimizer: Any) -> None:
     build, loss_of, call = MODELS[name]

@@ -99,6 +99,7 @@ ATEN = ["SGD-plain", "SGD-nesterov", "SGD-tensor_lr", "Adam-plain", "Adam-amsgra
         "RAdam-plain", "Rprop-plain"]  # fmt: skip
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("name", ATEN)
 def test_optimizer_at_aten_level(name: str) -> None:
     """The counters and rates are inputs of the lowered graph, whose results have the same bits."""

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from inductor_backend.ir import target
 from inductor_backend.ir.target import interpreted
 from inductor_backend.kernels import unaligned_gemm
+from inductor_backend.lowering import matmul
 from inductor_backend.passes import pad_matmul
 from inductor_backend.pipeline import start
 from inductor_backend.runtime.cuda.interpreter import interpreting
@@ -47,7 +48,7 @@ def run(fn, *inputs, dynamic=False):
                 eager.stride(),
             )
             torch.testing.assert_close(ours, eager, **tolerance(eager.dtype), equal_nan=True)
-    run.made = built
+    run.built = built
     products = [
         node for node in built.compilation.program.nodes if "mm" in str(getattr(node, "target", ""))
     ]
@@ -105,7 +106,7 @@ def classes(monkeypatch):
 def in_classes():
     return sum(
         getattr(node, "target", None) is unaligned_gemm.mm
-        for node in run.made.compilation.program.nodes
+        for node in run.built.compilation.program.nodes
     )
 
 
@@ -137,7 +138,7 @@ def test_classes_of_a_symbolic_number_of_rows(classes):
     assert in_classes() == 1
     for rows in (4, 5, 23):
         x = R(rows, 16)
-        (ours,) = run.made(x)
+        (ours,) = run.built(x)
         assert ours.stride() == layer(x).stride()
         torch.testing.assert_close(ours, layer(x), atol=5e-5, rtol=1e-5)
 
@@ -158,3 +159,55 @@ def test_other_products_are_not(name, classes):
     fn, inputs = NOT_RETURNED[name]
     run(fn, *inputs)
     assert in_classes() == 0
+
+
+def attention(q, k, v):
+    """Written out, of images with a class token: rows of 37 scores."""
+    scores = (q @ k.transpose(-1, -2)) * 0.25
+    return scores.softmax(-1) @ v
+
+
+def layouts(built):
+    """The strides of each product's operands and result."""
+    program = built.compilation.program
+    return [
+        (*(arg.layout.strides for arg in node.args[-2:]), program.buffers[node.writes[0]].layout.strides)
+        for node in program.nodes
+        if "mm" in str(node.origin.op)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def any_size(monkeypatch):
+    monkeypatch.setattr(matmul, "MIN_COPIED_OPERAND", 64)
+
+
+def test_scores_and_weights_of_attention_lie_in_aligned_rows(any_size):
+    half = [R(6, 37, 16).half() for _ in range(3)]
+    run(attention, *half)
+    (_, _, scores), (weights, _, result) = layouts(run.built)
+    assert scores == weights == (37 * 40, 40, 1)
+    assert result == (37 * 16, 16, 1)
+    assert sum(group.extern is None for group in run.built.compilation.plan.groups) == 1
+
+
+def test_a_matmul_that_the_graph_returns_has_eagers_strides(any_size):
+    q, k = R(6, 37, 16).half(), R(6, 37, 16).half()
+    run(lambda q, k: (scores := q @ k.transpose(-1, -2), scores.relu()), q, k)
+    ((_, _, scores),) = layouts(run.built)
+    assert scores == (37 * 37, 37, 1)
+
+
+def test_a_concatenation_is_written_with_aligned_rows(any_size):
+    """557 features of a recommender: each of its products would copy them."""
+    a, b, w = R(32, 20), R(32, 17), R(24, 37)
+    run(lambda a, b, w: torch.cat([a.relu(), b], 1) @ w.t(), a, b, w)
+    operand = layouts(run.built)[0][0]
+    assert operand[0] % 4 == 0
+
+
+def test_float32_without_tf32_stays_as_it_is(any_size, monkeypatch):
+    monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
+    run(attention, *(R(6, 37, 16) for _ in range(3)))
+    (_, _, scores), (weights, _, _) = layouts(run.built)
+    assert scores == weights == (37 * 37, 37, 1)

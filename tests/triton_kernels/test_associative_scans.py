@@ -105,6 +105,7 @@ def scanned(combine, xs, dim, reverse):
 
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("elements", [codegen.ELEMENTS, 16], ids=["registers", "blocks"])
+@pytest.mark.sweep(keep=8)
 def test_a_scan_is_a_kernel(name, elements, written, monkeypatch):
     monkeypatch.setattr(codegen, "ELEMENTS", elements)
     monkeypatch.setattr(codegen, "COLUMNS", 2)

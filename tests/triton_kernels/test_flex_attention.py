@@ -63,6 +63,7 @@ def backwards(score, b, h, q, kv):
     return score + DOCUMENTS[q - kv] * 0.1 + torch.where(q * 70000 * 70000 > kv, 0.5, 0.0)
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize(
     ("score_mod", "mask_mod", "rows", "columns", "width", "options"),
     [

@@ -101,7 +101,7 @@ def checked(fn, *inputs, dynamic=False):
     return result
 
 
-@pytest.mark.sweep(keep=50)
+@pytest.mark.sweep(keep=25)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_give_what_eager_gives(name):

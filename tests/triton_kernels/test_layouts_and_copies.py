@@ -110,6 +110,7 @@ def test_a_transposed_sequence_is_copied_for_a_convolution():
     assert call.args[0].layout.strides == (320, 20, 1)
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_convolutions_bias_is_added_with_what_follows(dims, transposed):

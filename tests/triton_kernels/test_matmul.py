@@ -173,6 +173,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_products_give_what_eager_gives(name):

@@ -19,7 +19,7 @@ def report(tmp_path_factory):
     )
 
 
-@pytest.mark.sweep(keep=8)
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("capability", ["80", "90"])
 @pytest.mark.parametrize(
     "name",

@@ -73,7 +73,7 @@ def check(fn, *inputs, passes, dynamic=False):
     return result
 
 
-@pytest.mark.sweep(keep=4)
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", ROWS)
 def test_statistics_of_rows(name):
     check(statistics, ROWS[name], passes=1)

@@ -106,7 +106,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep(keep=16)
+@pytest.mark.sweep(keep=7)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_parts_give_the_whole(name, dynamic):

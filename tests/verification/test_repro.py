@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
+from tests.support import torch_server
 from tracer_core.errors import OptionError, TracerError
 
 #: Makes inductor's tanh wrong.
@@ -22,9 +20,7 @@ PLANTED = (
 
 
 def run(path):
-    return subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=False, cwd=path.parent
-    )
+    return torch_server.run([path], cwd=path.parent)
 
 
 def test_a_training_step_with_indices_and_a_graph_break(tmp_path):
@@ -46,7 +42,7 @@ def test_a_training_step_with_indices_and_a_graph_break(tmp_path):
     assert "torch.int64, 'cpu', low=0.0, high=9.0)" in text and torch.__version__ in text
     done = run(path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ok;") == 2 and "graph_1 verify graph_1: all 3 ok" in done.stdout
+    assert done.stdout.count("ok;") == 2 and "graph_1 verify graph_1: all 4 ok" in done.stdout
 
 
 def test_the_script_fails_where_the_backend_is_wrong(tmp_path):
@@ -82,3 +78,36 @@ def test_what_no_script_can_show(tmp_path):
         tracer_core.repro(tracer_core.compile(lambda x: x), x, path=tmp_path / "wrong.py")
     with pytest.raises(TracerError, match="cannot be written: No such file"):
         tracer_core.repro(tracer_core.compile(lambda x: x + 1), x, path=tmp_path / "no" / "x.py")
+
+
+#: Compiles with a wrong kernel for tanh, and writes the script.
+WRONG_TANH = """
+import sys
+net = torch.nn.Sequential(
+    torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8), torch.nn.Tanh(),
+    torch.nn.LayerNorm(8), torch.nn.Linear(8, 3),
+)
+def program(x):
+    h = x.sin() + 1
+    tracer_core.graph_break()
+    return net(h).softmax(-1)
+fast = tracer_core.compile(program)
+tracer_core.repro(fast, torch.randn(4, 8), path=sys.argv[1])
+tracer_core.repro(fast, torch.randn(4, 8), path=sys.argv[2], seconds=0)
+"""
+
+
+def test_the_smallest_part_that_is_wrong(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PLANTED + "import tracer_core\n" + WRONG_TANH)
+    small, full = tmp_path / "small.py", tmp_path / "full.py"
+    command = [sys.executable, program, small, full]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = small.read_text()
+    calls = text.partition("def graph_0(")[2].partition("def graph_0_inputs")[0]
+    assert calls.count("torch.") == calls.count("torch.tanh(") == 1 and "graph_1" not in text
+    assert "torch.tanh(" in full.read_text() and "graph_1" in full.read_text()
+    small.write_text(PLANTED + text)
+    done = run(small)
+    assert done.returncode == 1 and "WrongResultError" in done.stderr

@@ -27,7 +27,8 @@ FOLDER = "repository"
 NAVIGATION: dict[str, tuple[str, ...]] = {
     "Tutorial": ("tutorial",),
     "How-to": (
-        "howto", "usage", "migration", "backends", "gpu", "generation", "report", "profiling",
+        "howto", "usage", "migration", "features", "backends", "gpu", "generation", "report",
+        "profiling",
         "wrong_results", "packages",
         "native_library", "writing_a_backend",
     ),

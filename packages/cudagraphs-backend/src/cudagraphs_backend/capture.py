@@ -6,6 +6,7 @@ results got other memory (`resize_` of the storage) is not used again."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from cudagraphs_backend import output_lifetime, torch_private
 from cudagraphs_backend.device import Graph
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState, Where
-from tracer_core.plugin_api import RunFunction
+from tracer_core.plugin_api import RunFunction, deferred_linalg_checks
 
 #: From this many results on, one `_foreach_copy_` copies all of them.
 COPIED_TOGETHER = 4
@@ -112,13 +113,16 @@ class CapturedGraph:
         if places or not plan.keeps:
             shared, self._anchor = state.shared_pool()
         pool, scratch = (state.device.new_pool(), shared) if plan.keeps else (shared, None)
-        self._graph, outputs, taken = state.record(
-            lambda: list(run(list(items))),  # a runner may clear its list
-            pool,
-            plan.generators,
-            scratch,
-            plan.communicates,
-        )
+        # an error after the replay must not leave inputs as the whole graph would
+        checks = contextlib.nullcontext([]) if plan.written else deferred_linalg_checks()
+        with checks as self._checks:
+            self._graph, outputs, taken = state.record(
+                lambda: list(run(list(items))),  # a runner may clear its list
+                pool,
+                plan.generators,
+                scratch,
+                plan.communicates,
+            )
         if scratch is not None:
             in_pool = [
                 item for item, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP
@@ -230,6 +234,8 @@ class CapturedGraph:
         if self._buffers:
             torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
         self._graph.replay()
+        for check in self._checks:
+            check()
         for index, buffer in self._given_back:
             inputs[index].copy_(buffer)
         keep, copy = Kind.KEEP, (None if self._together else Kind.COPY)

@@ -15,12 +15,15 @@ from tracer_core.api import (
     backends,
     compile,
     compile_many,
+    compile_repeated,
     explain,
+    get_default_backend,
     last_compile,
     list_backends,
     original,
     progress,
     reset,
+    set_default_backend,
     warmup,
 )
 from tracer_core.contract.version import __version__
@@ -35,11 +38,12 @@ from tracer_core.markers import (
     is_compiling,
     mark_dynamic,
     mark_static,
+    substitute_in_graph,
 )
 from tracer_core.registry.discovery import BackendRow, register
 from tracer_core.reporting.report import report
 from tracer_core.saving import load, load_package, package, package_library, save
-from tracer_core.switch import disabled
+from tracer_core.switch import disabled, set_stance
 from tracer_core.verification.repro import repro
 from tracer_core.verification.verify import verify
 
@@ -50,17 +54,18 @@ def __dir__() -> list[str]:
 
 __all__ = [
     # compiling, and what became of it
-    "compile", "compile_many", "warmup", "explain", "last_compile", "report", "progress", "reset",
-    "original", "disabled",
+    "compile", "compile_many", "compile_repeated", "warmup", "explain", "last_compile", "report", "progress", "reset",
+    "original", "disabled", "set_stance",
     # a wrong result
     "verify", "repro",
     # marks
     "allow_in_graph", "assume_constant_result", "disable", "disallow_in_graph", "graph_break",
-    "is_compiling", "mark_dynamic", "mark_static",
+    "is_compiling", "mark_dynamic", "mark_static", "substitute_in_graph",
     # other processes
     "load", "load_package", "package", "package_library", "save", "cache",
     # backends and this machine
     "BackendRow", "backends", "backend_options", "list_backends", "register", "doctor",
+    "set_default_backend", "get_default_backend",
     # the rest
     "Inputs", "__version__", "errors",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import argument_marks, torch_private
 from tracer_core.autoselect.candidates import CandidatePlan, plan_of, runs
 from tracer_core.autoselect.choice import BackendChoice
 from tracer_core.background.progress import Progress
@@ -56,7 +56,7 @@ from tracer_core.markers import (
     uncompiled,
 )
 from tracer_core.native_effects.data_parallel import around_forward
-from tracer_core.options import CompileConfig, When
+from tracer_core.options import CompileConfig, DynamicShapes, Verify, When
 from tracer_core.registry import environment, events
 from tracer_core.registry.discovery import BackendRows, forget, mark_used, reset_used, rows
 from tracer_core.registry.discovery import list_backends as available_names
@@ -83,6 +83,11 @@ class Settings(TypedDict, total=False):
     mode: str | None
     when: When
     disable: bool
+    name: str | None
+    recompile_limit: int | None
+    isolate_recompiles: Literal[True]
+    dynamic_shapes: DynamicShapes | None
+    verify: Verify | None
 
 
 # Options and several backends add methods (`refresh`, `choices`), and Python has no type for "a T with
@@ -102,13 +107,18 @@ def compile(*, backend: Single = ..., options: Any, **rest: Unpack[Settings]) ->
 def compile(
     model: Any = None,
     *,
-    backend: BackendLike = "inductor",
+    backend: BackendLike | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     mode: str | None = None,
     options: Any = None,
     when: When = "now",
     disable: bool = False,
+    name: str | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: Literal[True] = True,
+    dynamic_shapes: DynamicShapes | None = None,
+    verify: Verify | None = None,
 ) -> Any:
     """Returns a form of `model` that is captured and compiled when it is called.
 
@@ -128,7 +138,7 @@ def compile(
             options), or ``"auto"`` for all that are installed, compiles each graph with every one
             in the background; the fastest whose results are eager's serves it
             (`tracer_core.registry.auto.AutoOptions`), and ``choices()`` of the compiled object
-            returns the tables.
+            returns the tables. None: what `set_default_backend` has set, or ``"inductor"``.
         fullgraph: Raises GraphBreakError at a graph break, RecompileLimitError for a call beyond
             the recompile limit that no cache entry serves, and another TracerError where the
             program cannot be captured or its graph fails. Nothing runs in eager mode.
@@ -141,6 +151,18 @@ def compile(
         when: ``"now"``, or ``"background"``: a captured graph runs eagerly until another thread has
             compiled it. See `progress` and `warmup`.
         disable: Returns `model` as it is.
+        name: What messages, reports and profiles call it. None: the name of the function or class.
+        recompile_limit: How many entries may be captured for one object. None: ``MAX_RECOMPILES``,
+            which ``TRACER_LIMITS`` changes for a process.
+        isolate_recompiles: True, the only value: entries and limits are never shared with another
+            compiled object of the same code.
+        dynamic_shapes: Sizes that are symbolic from the first call on, by name of the argument:
+            ``{"x": {0: (1, 64), 1: None}}``, with the least and the largest size, or None for any.
+            As `mark_dynamic` of each call's arguments.
+        verify: Compares the first call of each graph with eager mode, which serves that call.
+            ``"report"``: a row ``verified`` of `last_compile`. ``"warn"``: also a warning where they
+            differ. ``"fallback"``: also, that graph runs in eager mode. The persistent cache is not
+            used.
 
     Returns:
         The compiled function, method, module or callable; a decorator where `model` is None.
@@ -160,7 +182,9 @@ def compile(
     if not isinstance(disable, bool):
         raise OptionError(f"disable must be bool, not {disable!r}")
     settings: dict[str, Any] = {"backend": backend, "fullgraph": fullgraph, "dynamic": dynamic}
-    settings |= {"mode": mode, "options": options, "when": when}
+    settings |= {"mode": mode, "options": options, "when": when, "name": name, "verify": verify}
+    settings |= {"recompile_limit": recompile_limit, "isolate_recompiles": isolate_recompiles}
+    settings |= {"dynamic_shapes": dynamic_shapes}
     if model is None:
         if not disable:  # a wrong setting is an error where it was written, not where it is applied
             validation.build_config(**settings)
@@ -174,6 +198,7 @@ def compile(
     environment.warn()
     _say_what_is_untested()
     config = validation.changed(validation.build_config(**settings))
+    argument_marks.check(model, config.dynamic_shapes)
     events.follow_stages()
     mark_used(config.backend)
     if torch_private.refusal() is not None:
@@ -188,6 +213,34 @@ def _say_what_is_untested() -> None:
     """Logs once that this release of torch was never tried, and what follows."""
     if text := torch_private.refusal() or torch_private.remark():
         logs.logger().warning("%s", text)
+
+
+def set_default_backend(backend: BackendLike = "inductor") -> None:
+    """Sets the backend of later calls of `compile` in this process that name none.
+
+    Args:
+        backend: As for `compile`.
+
+    Raises:
+        OptionError: It is no backend.
+        BackendNotFoundError: No installed backend has that name.
+
+    Examples:
+        >>> tracer_core.set_default_backend("onnxrt")
+    """
+    validation.build_config(backend=backend)
+    validation.default_backend[0] = backend
+
+
+def get_default_backend() -> BackendLike:
+    """Returns what `set_default_backend` has set; at first ``"inductor"``.
+
+    Examples:
+        >>> tracer_core.get_default_backend()
+        'inductor'
+    """
+    result: BackendLike = validation.default_backend[0]
+    return result
 
 
 def list_backends() -> list[str]:
@@ -240,7 +293,7 @@ def original(fn: T) -> T:
     """Returns what `compile` was given to make `fn`.
 
     A compiled function also has it as ``fn.__wrapped__``. A compiled module has no such attribute:
-    its ``__dict__`` is the original's.
+    its class and its ``__dict__`` are the original's.
 
     Args:
         fn: A function, method or module, compiled or not.
@@ -468,6 +521,38 @@ def compile_many(
     ]
     _prepare(result, workers, progress)
     return [model for model, _ in result]
+
+
+def compile_repeated(model: torch.nn.Module, block: type, **settings: Any) -> int:
+    """Compiles each module of a class inside a model, in place: the repeated blocks of a large one.
+
+    A graph of a block is far smaller than the model's, and what surrounds the blocks stays eager.
+    Kernels of equal blocks are built once. Names in ``state_dict()`` stay the same.
+
+    Args:
+        model: Its blocks are replaced by compiled ones that share their state.
+        block: The class of the blocks.
+        **settings: The arguments of `compile`.
+
+    Returns:
+        The number of blocks.
+
+    Raises:
+        OptionError: There is no such block, or a setting is wrong, as in `compile`.
+
+    Examples:
+        >>> tracer_core.compile_repeated(model, Block, fullgraph=True)
+        12
+    """
+    blocks = {id(item): item for item in model.modules() if isinstance(item, block)}
+    blocks.pop(id(model), None)
+    if not blocks:
+        raise OptionError(f"compile_repeated: {type(model).__name__} has no {block.__qualname__}")
+    fast = {key: compile(item, **settings) for key, item in blocks.items()}
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            parent._modules[name] = fast.get(id(child), child)
+    return len(fast)
 
 
 # Inside

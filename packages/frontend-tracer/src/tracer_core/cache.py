@@ -3,16 +3,17 @@
 ``info()``, ``clear()`` and ``prune()`` are about the folder TRACER_CACHE_DIR, by default
 ``~/.cache/tracer``. Beyond TRACER_CACHE_LIMIT, by default 2 GB, the least recently used entries are
 removed. ``fleet()`` and ``wait()`` are about the store at the URL TRACER_STORE (redis, or any that
-fsspec knows), whose entries TRACER_STORE_KEY authenticates.
+fsspec knows), whose entries TRACER_STORE_KEY authenticates. ``save_artifacts()`` and
+``load_artifacts()`` carry the folder's entries to another machine as one value.
 """
 
 from __future__ import annotations
 
 from tracer_core.storage import fleet as _fleet
 from tracer_core.storage.fleet import FleetInfo
-from tracer_core.storage.store import CacheInfo, clear, info, prune
+from tracer_core.storage.store import CacheInfo, clear, info, load_artifacts, prune, save_artifacts
 
-__all__ = ["CacheInfo", "FleetInfo", "clear", "fleet", "info", "prune", "wait"]
+__all__ = ["CacheInfo", "FleetInfo", "clear", "fleet", "info", "load_artifacts", "prune", "save_artifacts", "wait"]  # fmt: skip
 
 
 def fleet() -> FleetInfo | None:

@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _doctor(chosen: Any) -> int:
     report = doctor(smoke=not chosen.quick)
-    print(json.dumps([asdict(item) for item in report], indent=1) if chosen.json else report)
+    text = f"```text\n{report}\n\n{environment.listing()}\n```" if chosen.report else report
+    print(json.dumps([asdict(item) for item in report], indent=1) if chosen.json else text)
     return 0 if report.healthy else 1
 
 
@@ -78,6 +79,7 @@ def _bisect(chosen: Any) -> None:
 
 _JSON: Mapping[str, Any] = {"--json": {"action": "store_true", "help": "prints JSON"}}
 _QUICK = {"--quick": {"action": "store_true", "help": "no backend compiles anything"}}
+_PASTE = {"--report": {"action": "store_true", "help": "with the variables, as Markdown to paste"}}
 _ACTION = {"action": {"choices": ("info", "clear", "prune")}}
 _SCRIPT: Mapping[str, Any] = {
     "--timeout": {"type": float, "default": 600.0, "help": "seconds of one run; longer ones fail"},
@@ -86,7 +88,7 @@ _SCRIPT: Mapping[str, Any] = {
 }
 #: Name of a command -> what it prints, the function that does it, and its arguments.
 _COMMANDS: Mapping[str, tuple[str, Callable[[Any], int | None], Mapping[str, Any]]] = {
-    "doctor": ("what is installed, and what works here", _doctor, {**_JSON, **_QUICK}),
+    "doctor": ("what is installed, and what works here", _doctor, {**_JSON, **_QUICK, **_PASTE}),
     "backends": ("what is installed", lambda chosen: print(api.backends()), {}),
     "options": ("the options and modes of a backend", lambda chosen: print(api.backend_options(chosen.name)), {"name": {}}),
     "env": ("the environment variables, and what they are set to", _env, {}),

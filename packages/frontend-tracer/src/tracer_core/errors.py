@@ -245,6 +245,20 @@ class RecompileLimitError(RecompileLimit, TracerError):
     _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
 
 
+class RecompileError(TracerError):
+    """A call would be captured under ``set_stance("fail_on_recompile")``.
+
+    Attributes:
+        function: The function.
+        reason: Why no cache entry serves the call.
+    """
+
+    def __init__(self, function: str, reason: str) -> None:
+        self.function, self.reason = function, reason
+        rule = "set_stance('fail_on_recompile') forbids"
+        super().__init__(f"{function} would be captured, which {rule}: {reason}")
+
+
 class BackendNameClashError(TracerError):
     """Two distributions offer a backend of the same name.
 

@@ -21,6 +21,7 @@ import torch
 from tracer_core.compiled_callable import call_object
 from tracer_core.compiled_module import purpose_of, share, unshared
 from tracer_core.errors import OptionError
+from tracer_core.torch_private.torch_compile import DECORATORS, is_in_set
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,11 +78,22 @@ class FunctionRole(enum.Enum):
     ALLOW = "allow_in_graph"
     DISALLOW = "disallow_in_graph"
     CONSTANT_RESULT = "assume_constant_result"
+    SUBSTITUTED = "substitute_in_graph"
 
+
+#: torch.compile's sets of marked functions -> their role. The first set that has a function counts.
+_TORCH_SETS = {
+    "_disallowed_callable_ids": FunctionRole.DISALLOW,
+    "_leaf_function_ids": None,  # it is called as it is, which breaks the graph
+    "_nonstrict_trace_callable_ids": None,  # it is traced like any other
+    "_allowed_callable_ids": FunctionRole.ALLOW,
+}
 
 #: Roles of functions that take no attributes (C functions). The function is kept alive, so that its
 #: id stays unique.
 _roles_of_builtins: dict[int, tuple[Any, FunctionRole]] = {}
+#: What is traced in place of functions with the role SUBSTITUTED, by id.
+_substitutes: dict[int, Callable[..., Any]] = {}
 
 
 # Marking functions and tensors
@@ -215,6 +227,40 @@ def assume_constant_result(fn: F) -> F:
     return _mark(fn, FunctionRole.CONSTANT_RESULT, "assume_constant_result")
 
 
+def substitute_in_graph(original: Callable[..., Any]) -> Callable[[F], F]:
+    """Has a Python function traced wherever compiled code calls another one, as of a C library.
+
+    Eager mode calls the original.
+
+    Args:
+        original: The function that is called.
+
+    Returns:
+        A decorator for a function with the same parameters and the same behavior.
+
+    Raises:
+        OptionError: `original` is not callable, or is marked otherwise.
+
+    Examples:
+        >>> @tracer_core.substitute_in_graph(my_library.count)
+        ... def count(values, wanted):
+        ...     return sum(value == wanted for value in values)
+    """
+
+    def put(fn: F) -> F:
+        _demand_function("substitute_in_graph", fn)
+        _mark(original, FunctionRole.SUBSTITUTED, "substitute_in_graph")
+        _substitutes[id(_marked_object(original))] = fn
+        return fn
+
+    return put
+
+
+def substitute_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what is traced in place of a function with the role SUBSTITUTED."""
+    return _substitutes[id(_marked_object(original))]
+
+
 def graph_break(message: str = "") -> None:
     """Breaks the graph here. Does nothing outside of a trace.
 
@@ -341,7 +387,8 @@ def traced_function(fn: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 def role(fn: Any) -> FunctionRole | None:
     """Returns the role that the user gave a function, or None.
 
-    Honors `torch.compiler.assume_constant_result`.
+    Honors `assume_constant_result`, `allow_in_graph` and `nonstrict_trace` of torch.compiler, and
+    `disallow_in_graph` of torch.compile.
     """
     fn = _marked_object(fn)
     builtin = _roles_of_builtins.get(id(fn))
@@ -353,20 +400,34 @@ def role(fn: Any) -> FunctionRole | None:
         # function is marked.
         if not getattr(getattr(fn, "__wrapped__", None), "_dynamo_marked_constant", False):
             return FunctionRole.CONSTANT_RESULT
+    if attached is None:
+        attached = next((role for name, role in _TORCH_SETS.items() if is_in_set(name, fn)), None)
+        if attached is FunctionRole.DISALLOW and fn.__module__ == DECORATORS:
+            return FunctionRole.GRAPH_BREAK  # torch's own graph_break()
     return attached
 
 
 def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
     """Returns the (min, max) size of each dimension marked dynamic.
 
-    Honors torch's mark_dynamic.
+    Honors torch's mark_dynamic, and mark_unbacked, whose graph also serves size 1.
     """
     theirs: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(t, "_dynamo_dynamic_indices", ()), (None, None)
     )
+    theirs |= dict.fromkeys(getattr(t, "_dynamo_unbacked_indices", ()), (1, None))
+    theirs |= getattr(t, "_dynamo_unbacked_bounds", {})
     for bounds in getattr(t, "_dynamo_dynamic_range", ()):
         theirs[bounds.dim] = (bounds.min, bounds.max)
     return {**theirs, **getattr(t, DYNAMIC_DIMS, {})}
+
+
+def symbolic_dims(t: torch.Tensor) -> set[int]:
+    """Returns the dimensions marked dynamic.
+
+    Includes those of torch's maybe_mark_dynamic, which the program may specialize.
+    """
+    return {*dynamic_dims(t), *getattr(t, "_dynamo_weak_dynamic_indices", ())}
 
 
 def static_dims(t: torch.Tensor) -> frozenset[int]:

@@ -6,7 +6,7 @@ The environment variables of the core are the fields of `Environment`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 #: When a captured graph is compiled. ``"now"``: in the call that captures it. ``"background"``: on
 #: another thread; the graph runs eagerly until then.
 When = Literal["now", "background"]
+
+#: What becomes of a graph whose first call differs from eager mode's. ``"report"``: a row of
+#: `last_compile`. ``"warn"``: also a warning. ``"fallback"``: also, the graph runs in eager mode.
+Verify = Literal["report", "warn", "fallback"]
+#: Names of arguments -> dimension -> least and largest size, or None for any.
+DynamicShapes = Mapping[str, Mapping[int, tuple[int | None, int | None] | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,12 @@ class CompileConfig:
     native_if_faster: bool = False
     #: When graphs are compiled.
     when: When = "now"
+    #: What a message, report or profile calls the function; "": its own name.
+    name: str = ""
+    #: Sizes of arguments that are symbolic from the start.
+    dynamic_shapes: DynamicShapes = field(default_factory=dict)
+    #: Whether the first call of each graph is compared with eager mode, and what follows.
+    verify: Verify | None = None
 
     @property
     def must_compile(self) -> bool:

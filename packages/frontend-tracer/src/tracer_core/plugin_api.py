@@ -218,7 +218,9 @@ _DEFERRED = {
     "FLEX_UNMASKED_BLOCK=WHOLE FlexProgram=Flex "
     "flex_attention_backward_decomposed=decomposed_backward flex_attention_decomposed=decomposed "
     "flex_program=flex_of",
-    "aot.linalg_checks": "LINALG_CHECKED=CHECKED",
+    "aot.linalg_checks": (
+        "LINALG_CHECKED=CHECKED linalg_checked=checked deferred_linalg_checks=deferred_checks"
+    ),
     "aot.request": "Lowered",
     "ops.higher_order.scalar_program": "SCALAR_LOAD=LOAD SCALAR_SIZE=SIZE ScalarProgram ScalarRef=Ref "
     "scalar_function=function_of",

@@ -7,6 +7,10 @@ returns what the kernel computed, so that whatever reads it comes after the chec
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +25,29 @@ CHECKED = declare("linalg_checked(Tensor result, Tensor info, str name, bool is_
 CHECK = aten._linalg_check_errors.default
 
 
-def _checked(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) -> torch.Tensor:
-    CHECK(info, name, is_matrix=is_matrix)
+_deferred = threading.local()
+
+
+@contextlib.contextmanager
+def deferred_checks() -> Iterator[list[Callable[[], None]]]:
+    """Yields a list to which this thread's checks are added in place of being made: reading `info`
+    waits for the device, which a capture cannot. Each reads what the last replay left in its copy."""
+    checks: list[Callable[[], None]] = []
+    _deferred.checks = checks
+    try:
+        yield checks
+    finally:
+        del _deferred.checks
+
+
+def checked(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) -> torch.Tensor:
+    """Returns a copy of `result`. info: of the kernel that computed it. Raises LinAlgError, as the
+    function `name` does, where `info` speaks of an unfit matrix."""
+    checks: list[Callable[[], None]] | None = getattr(_deferred, "checks", None)
+    if checks is None:
+        CHECK(info, name, is_matrix=is_matrix)
+    else:
+        checks.append(partial(CHECK, info.clone(), name, is_matrix=is_matrix))
     return result.clone()
 
 
@@ -30,7 +55,7 @@ def _fake(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) 
     return result.clone()
 
 
-implement(CHECKED, _checked, _fake)
+implement(CHECKED, checked, _fake)
 
 
 def results_of(info: torch.fx.Node | None) -> list[torch.fx.Node]:

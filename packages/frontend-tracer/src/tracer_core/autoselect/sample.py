@@ -22,6 +22,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.first_call import rng_states, set_rng_states
 from tracer_core.aot.joint_graph import calls_autograd
+from tracer_core.autoselect.repeatability import own_code
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Role
@@ -297,3 +298,34 @@ def _finish_work(inputs: Sequence[Any]) -> None:
     for device in {value.device for value in inputs if isinstance(value, torch.Tensor)}:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+
+
+def sampled_call(
+    captured: CapturedGraph, inputs: list[Any], eager: RunFunction, repeatable: Sequence[str] = ()
+) -> tuple[Sequence[Any], Sample | NoSample]:
+    """Serves a call in eager mode.
+
+    repeatable: names of the program's code that may be called again. Returns the results, and the
+    sample of the call or why there is none.
+    """
+    try:
+        names = own_code(captured.gm, captured.needs_grad, repeatable)
+        if names:
+            option = f"options: repeatable=({names[0]!r},)"
+            reason = f"it calls {', '.join(names)}, which every benchmark would call again"
+            raise NoSample(f"{reason} ({option})")
+        if any(isinstance(value, torch.Generator) for value in inputs):
+            raise NoSample("it draws from a generator, which every benchmark would advance")
+        sample = Sample(captured, inputs)
+    except NoSample as error:
+        return eager(inputs), error
+    before = rng_states()
+    outputs = eager(inputs)
+    after = rng_states()
+    try:
+        sample.warm_up()
+    except NoSample as error:
+        return outputs, error
+    sample.uses_rng = any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))
+    sample.rng = before
+    return outputs, sample

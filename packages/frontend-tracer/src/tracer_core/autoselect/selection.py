@@ -30,14 +30,12 @@ import torch
 
 from tracer_core.aot.backend_failure import raising_failures
 from tracer_core.aot.compiled_graph import CompiledGraph
-from tracer_core.aot.first_call import rng_states
 from tracer_core.autoselect import choice_store
 from tracer_core.autoselect.alternating_rounds import AlternatingRounds
 from tracer_core.autoselect.candidates import Candidate, CandidatePlan
 from tracer_core.autoselect.choice import BackendChoice, CandidateRow
 from tracer_core.autoselect.comparison import Comparison
-from tracer_core.autoselect.repeatability import own_code
-from tracer_core.autoselect.sample import NoSample, Sample
+from tracer_core.autoselect.sample import NoSample, Sample, sampled_call
 from tracer_core.autoselect.timing import Times, timed
 from tracer_core.autoselect.verification import Wrong
 from tracer_core.background import worker
@@ -135,24 +133,14 @@ class Selection:
         if begun or captured is None:  # another thread is in its first call, or this one inside it
             return self._eager(inputs)
         try:
-            sample = self._sampled(captured, inputs)
-        except NoSample as error:
-            self._keep_eager(error)
-            return self._eager(inputs)
-        before = rng_states()
-        try:
-            outputs = self._eager(inputs)
+            repeatable = self.plan.options.repeatable
+            outputs, sample = sampled_call(captured, inputs, self._eager, repeatable)
         except BaseException:
             self._begun = False  # the program's own error: the next call counts as the first
             raise
-        after = rng_states()
-        try:
-            sample.warm_up()
-        except NoSample as error:
-            self._keep_eager(error)
+        if isinstance(sample, NoSample):
+            self._keep_eager(sample)
             return outputs
-        sample.uses_rng = any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))
-        sample.rng = before
         self._sample, self._target = sample, self._served
         self._comparison = Comparison(sample, self._eager, self.plan.options.tolerance)
         if self.plan.options.wait:
@@ -161,17 +149,6 @@ class Selection:
         else:
             worker.submit(self._work)
         return outputs
-
-    def _sampled(self, captured: CapturedGraph, inputs: list[Any]) -> Sample:
-        """Raises NoSample."""
-        names = own_code(captured.gm, captured.needs_grad, self.plan.options.repeatable)
-        if names:
-            option = f"options: repeatable=({names[0]!r},)"
-            reason = f"it calls {', '.join(names)}, which every benchmark would call again"
-            raise NoSample(f"{reason} ({option})")
-        if any(isinstance(value, torch.Generator) for value in inputs):
-            raise NoSample("it draws from a generator, which every benchmark would advance")
-        return Sample(captured, inputs)
 
     def _served(self, inputs: list[Any]) -> Sequence[Any]:
         if self._here:

@@ -38,6 +38,7 @@ from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import UnbackedSplit, has_marks
 from tracer_core.aot.version_counting import reshapes_counted, versions_counted
 from tracer_core.autoselect.candidates import CandidatePlan
+from tracer_core.autoselect.first_call_check import FirstCallCheck
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import APART, MARK, CapturedGraph
@@ -100,6 +101,11 @@ def _compile(captured: CapturedGraph, config: CompileConfig, retries: bool) -> C
         with torch.enable_grad():
             compiled = compile_graph(captured, config, retries=retries)
         return compiled.with_run(inside(torch.enable_grad, compiled.run), artifacts=None)
+    if config.verify is not None:
+        other = _compile(captured.copied(), replace(config, verify=None), retries)
+        eager = graph_function(captured.gm)
+        check = FirstCallCheck(captured, config.verify, eager, other.run)
+        return CompiledGraph(check, fallback=other.fallback)
     if isinstance(config.options, CandidatePlan):
         return CompiledGraph(Selection(captured, config, compile_graph))
     if isinstance(backend.compile, TorchStyle):

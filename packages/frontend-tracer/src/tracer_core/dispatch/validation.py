@@ -12,12 +12,12 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tracer_core.autoselect.candidates import is_auto, make_plan
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.errors import BackendError, OptionError, TracerError, did_you_mean
-from tracer_core.options import CompileConfig, When
+from tracer_core.options import CompileConfig, DynamicShapes, Verify, When
 from tracer_core.registry import limits
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.discovery import get, unavailable_reason
@@ -30,9 +30,31 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 changed: Callable[[CompileConfig], CompileConfig] = lambda config: config
 
 
-def build_config(
+#: The backend of calls of `compile` that name none; `tracer_core.set_default_backend` sets it.
+default_backend: list[Any] = ["inductor"]
+
+#: Other arguments of `compile` -> their types. None stands for the default.
+_MORE: dict[str, Any] = {
+    "recompile_limit": int | None, "name": str | None, "verify": Verify | None, "dynamic_shapes": DynamicShapes | None,
+}  # fmt: skip
+
+
+def build_config(*, isolate_recompiles: Any = None, **settings: Any) -> CompileConfig:
+    """Returns the configuration for the arguments of `compile()`; see `_build`, which also has the
+    errors."""
+    more = {name: settings.pop(name, None) for name in _MORE}
+    for name, value in more.items():
+        _demand(name, value, _MORE[name])
+    _demand("isolate_recompiles", isolate_recompiles, Literal[True] | None)
+    if more["recompile_limit"] is not None and more["recompile_limit"] < 1:
+        raise OptionError(f"recompile_limit must be at least 1, not {more['recompile_limit']}")
+    config = _build(**settings)
+    return dataclasses.replace(config, **{k: v for k, v in more.items() if v is not None})
+
+
+def _build(
     *,
-    backend: Any = "inductor",
+    backend: Any = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     mode: str | None = None,
@@ -44,6 +66,7 @@ def build_config(
     Raises OptionError (an argument, option, mode or limit is unknown or of the wrong type),
     BackendNotFoundError, BackendNameClashError, or BackendError (the backend cannot run here).
     """
+    backend = default_backend[0] if backend is None else backend
     limits.check()
     _demand("fullgraph", fullgraph, bool)
     _demand("dynamic", dynamic, bool | None)

@@ -9,6 +9,7 @@ import torch
 
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import FrameLayout
+from tracer_core.options import CompileConfig
 from tracer_core.torch_private.names import classes
 
 use_own_builtins(globals())
@@ -93,6 +94,7 @@ def _has_lazy_tensors(module: torch.nn.Module) -> bool:
     )
 
 
-def name_of(function: Any) -> str:
-    """Returns the name of a function in messages."""
-    return getattr(function, "__qualname__", None) or repr(function)
+def name_of(function: Any, config: CompileConfig | None = None) -> str:
+    """Returns the name of a function in messages, which ``compile(name=)`` may have set."""
+    named = "" if config is None else config.name
+    return named or getattr(function, "__qualname__", None) or repr(function)

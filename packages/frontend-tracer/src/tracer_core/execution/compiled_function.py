@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from sys import modules
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from tracer_core.registry import events
 from tracer_core.registry.discovery import mark_used
 from tracer_core.switch import SWITCHED_OFF, disabled_by_environment, reason_for_eager
 from tracer_core.torch_private.needed import PROFILING, profiler_state
+from tracer_core.torch_private.torch_compile import EVAL_FRAME, stance_of_torch
 
 use_own_builtins(globals())
 
@@ -112,8 +114,9 @@ class CompiledFunction:
         them again would take a good part of a short call."""
         if STATE.thread is not None:
             STATE.wait_for_others()
-        if SWITCHED_OFF and reason_for_eager() is not None:
-            return self.function(*args, **kwargs)
+        if SWITCHED_OFF or (EVAL_FRAME in modules and stance_of_torch() != "default"):
+            if reason_for_eager() is not None:
+                return self.function(*args, **kwargs)
         if kwargs:
             state = (*args, *kwargs.values())
             region = self._named.get((len(args), *kwargs))
@@ -137,7 +140,8 @@ class CompiledFunction:
         """Returns the name of a call in a profile."""
         code = self._code
         frames = [] if code is None else [f"{code.co_filename}:{code.co_firstlineno}"]
-        return label(f"tracer_core: {self.module_class or name_of(self.function)}", frames)
+        name = self.config.name or self.module_class or name_of(self.function)
+        return label(f"tracer_core: {name}", frames)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any], epoch: int) -> Any:
         """Runs a call that no cache entry fits; the first one also logs in one line what was
@@ -163,7 +167,7 @@ class CompiledFunction:
 
     def summary(self, name: str | None = None) -> str:
         """Returns one line: the numbers of graphs and breaks, and the most frequent break."""
-        return self.runtime.entries.summary(name or name_of(self.function))
+        return self.runtime.entries.summary(self.config.name or name or name_of(self.function))
 
     @property
     def config(self) -> CompileConfig:

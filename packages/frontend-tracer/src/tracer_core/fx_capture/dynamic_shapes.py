@@ -116,7 +116,7 @@ class ShapePolicy:
         self.shapes[source.expression] = shape
         if not self.symbolic:
             return None
-        marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
+        marked, static = markers.symbolic_dims(tensor), markers.static_dims(tensor)
         earlier = self.specializations.shapes.get(source.expression, ())
         is_input = not source.is_buffer
         differ = [
@@ -141,7 +141,7 @@ def _is_text(tensor: torch.Tensor) -> bool:
 def _is_marked(value: Any, depth: int = 3) -> bool:
     """Returns whether a tensor in a value carries a mark."""
     if issubclass(type(value), torch.Tensor):  # a dead weakref.proxy refuses isinstance()
-        return bool(markers.dynamic_dims(value))
+        return bool(markers.symbolic_dims(value))
     if depth == 0 or type(value) not in (list, tuple, dict):
         return False
     parts = value.values() if type(value) is dict else value

@@ -29,8 +29,6 @@ def remarks() -> Iterator[str]:
         if name.startswith(PREFIX) and name not in VARIABLES and name not in variables():
             guess = did_you_mean(name, VARIABLES, 0.8)  # all begin alike
             yield f"{name} is set, and no package reads it{guess}; `tracer-core env` lists all"
-        elif name == "TORCH_COMPILE_DISABLE" and os.environ[name] not in ("", "0"):
-            yield f"{name} is set, which has no effect here; TRACER_DISABLE=1 has"
 
 
 @functools.cache

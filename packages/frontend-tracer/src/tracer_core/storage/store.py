@@ -15,18 +15,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import io
 import os
 import re
 import secrets
 import shutil
 import stat
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tracer_core.debug.logs import logger, note
+from tracer_core.errors import StoredError
 from tracer_core.options import env
 from tracer_core.storage import file_lock
 from tracer_core.storage.cache_location import (
@@ -320,6 +323,69 @@ def prune(limit: int | None = None) -> int:
     TRACER_CACHE_LIMIT), and what killed processes have left; returns the bytes freed. Raises
     CacheLocationError if the folder is not this user's own."""
     return _prune(cache_folder(), env().cache_limit if limit is None else limit)
+
+
+def save_artifacts() -> bytes:
+    """Returns all entries of the cache folder, for `load_artifacts` in another folder or machine.
+
+    For a small value, give the process that compiles a folder of its own (TRACER_CACHE_DIR).
+
+    Returns:
+        A zip file.
+
+    Examples:
+        >>> Path("compiled.bin").write_bytes(tracer_core.cache.save_artifacts())
+    """
+    root, result = cache_folder(), io.BytesIO()
+    with zipfile.ZipFile(result, "w") as file:
+        for entry in _files(root):
+            with contextlib.suppress(OSError):  # another process may remove it meanwhile
+                machine = entry.path.read_bytes()[-_FOOTER:][len(FORMAT) : -_DIGEST].decode(
+                    "latin1"
+                )
+                store, key = Store(entry.kind, machine.ljust(_MACHINE)), entry.path.name
+                image = store.read(key) if _KEY.fullmatch(key) else None
+                if image is not None:
+                    file.writestr(f"{entry.kind}/{key}", packed(image, machine))
+    return result.getvalue()
+
+
+def load_artifacts(data: bytes) -> int:
+    """Puts entries of `save_artifacts` into the cache folder.
+
+    Entries hold code, which later calls run: load what comes from someone you trust. Entries for
+    another processor, release of torch or program are not used.
+
+    Args:
+        data: What `save_artifacts` returned.
+
+    Returns:
+        The number of entries.
+
+    Raises:
+        StoredError: The data is damaged, or something else.
+
+    Examples:
+        >>> tracer_core.cache.load_artifacts(Path("compiled.bin").read_bytes())
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            for name in file.namelist():
+                (kind, _, key), content = name.partition("/"), file.read(name)
+                machine = _machine(content)
+                image, problem = unpacked(content, machine)
+                if image is None or not (_KEY.fullmatch(kind) and _KEY.fullmatch(key)):
+                    raise StoredError(f"{name!r}: {problem or 'not the name of an entry'}")
+                Store(kind, machine).write(key, image)
+            return len(file.namelist())
+    except zipfile.BadZipFile as error:
+        raise StoredError(f"these are no entries of a cache: {error}") from error
+
+
+def _machine(data: bytes) -> str:
+    """Returns the machine that the footer of an entry names; "" where it has none."""
+    foot = data[-_FOOTER:]
+    return foot[len(FORMAT) : -_DIGEST].decode() if foot.startswith(FORMAT) else ""
 
 
 def _prune(root: Path, limit: int) -> int:

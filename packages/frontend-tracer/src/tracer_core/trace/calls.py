@@ -179,13 +179,14 @@ class Calls(Component):
         if role is markers.FunctionRole.IS_COMPILING:
             return self.tracer.is_compiling()
         if role is markers.FunctionRole.GRAPH_BREAK:
-            raise Break(
-                "requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()"
-            )
+            text = str(next(iter((*args, *kwargs.values())), ""))
+            raise Break("requested", text or "graph_break()")
         if role is markers.FunctionRole.DISALLOW:
             raise Break("disabled", f"{function!r} was marked with disallow_in_graph")
         named = getattr(function, "__qualname__", None) or repr(function)
         self.tracer.unguarded[f"{named}() is marked with {role.value}: it is not followed"] = None
+        if role is markers.FunctionRole.SUBSTITUTED:
+            return self.prepare(markers.substitute_of(function), args, kwargs)
         if role is markers.FunctionRole.ALLOW:
             return self.native_calls.call_torch_node(function, args, kwargs)
         self.native_calls.native_reads(*args, *kwargs.values())

@@ -16,25 +16,23 @@ from tracer_core.api import list_backends, original
 from tracer_core.contract.backend import wants_constants
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, Role
-from tracer_core.debug.graph_script import GraphCode, graph_code, script
+from tracer_core.debug.graph_script import graph_code, script
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.execution.call import name_of
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.markers import traced_function
 from tracer_core.options import CompileConfig
 from tracer_core.registry.eager import EAGER, graph_function
+from tracer_core.verification.reduce import Part, smallest
 from tracer_core.verification.state import ProgramState, copied
 
 #: What the script does with a graph.
 _MAIN = Path(__file__).with_name("repro.template")
 
-#: Code, inputs, and which of these are parameters and buffers.
-_Recorded = tuple[GraphCode, list[Any], list[int]]
 
-
-def recorded(program: Any, args: Any, kwargs: Any, dynamic: bool | None) -> list[_Recorded]:
+def recorded(program: Any, args: Any, kwargs: Any, dynamic: bool | None) -> list[Part]:
     """Returns the graphs that a call of a program runs, in order."""
-    result: dict[str, _Recorded] = {}
+    result: dict[str, Part] = {}
 
     def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> RunFunction:
         run_graph = graph_function(gm)
@@ -42,12 +40,8 @@ def recorded(program: Any, args: Any, kwargs: Any, dynamic: bool | None) -> list
         def run(inputs: list[Any]) -> Sequence[Any]:
             if spec.name not in result:
                 roles = [item.role in (Role.PARAMETER, Role.BUFFER) for item in spec.inputs]
-                code = graph_code(gm, f"graph_{len(result)}", inputs, ranges=True)
-                result[spec.name] = (
-                    code,
-                    copied(inputs),
-                    [at for at, own in enumerate(roles) if own],
-                )
+                own = [at for at, is_own in enumerate(roles) if is_own]
+                result[spec.name] = (gm, copied(inputs), own)
             return run_graph(inputs)
 
         return run
@@ -65,11 +59,18 @@ def recorded(program: Any, args: Any, kwargs: Any, dynamic: bool | None) -> list
 
 def write_script(
     fast: Any, config: CompileConfig, args: Any, kwargs: Any,
-    path: str | os.PathLike[str] | None, store_inputs: bool,
+    path: str | os.PathLike[str] | None, store_inputs: bool, seconds: float,
 ) -> Path:  # fmt: skip
     """Does `repro`. config: of `fast`."""
     settings, program = _settings(config), original(fast)
-    graphs = recorded(program, args, kwargs, config.dynamic)
+    parts = recorded(program, args, kwargs, config.dynamic)
+    small = [smallest(part, config, seconds) for part in parts]
+    if wrong := [part for part, full in zip(small, parts, strict=True) if part is not full]:
+        small = wrong  # the others are right
+    graphs = [
+        (graph_code(gm, f"graph_{number}", inputs, ranges=True), inputs, own)
+        for number, (gm, inputs, own) in enumerate(small)
+    ]
     lost = [item for code, _, _ in graphs for item in code.lost]
     if lost or not graphs:
         why = f"a graph names what no script can make: {'; '.join(lost)}"

@@ -18,6 +18,7 @@ def repro(
     *args: Any,
     path: str | os.PathLike[str] | None = None,
     store_inputs: bool = False,
+    seconds: float = 60.0,
     **kwargs: Any,
 ) -> Path:
     """Writes a script that shows what the graphs of one call do, for a bug report.
@@ -25,8 +26,9 @@ def repro(
     The script needs torch and our packages, nothing of the program. It has each captured graph as
     Python code, makes inputs of the same shapes, dtypes, strides, devices and ranges of values from a
     fixed seed, compiles the graph with the same backend, mode and options, and ends in an error
-    where `verify` finds a difference. The call is made once, with copies of the tensor arguments;
-    what else it changed is restored as by `verify`.
+    where `verify` finds a difference. Where the graphs are wrong here, the script has the smallest
+    part found of each wrong one; its inputs are what eager mode computes there. The call is made
+    once, with copies of the tensor arguments; what else it changed is restored as by `verify`.
 
     Args:
         fast: What `compile` returned.
@@ -35,6 +37,8 @@ def repro(
             replaced.
         store_inputs: Also writes the inputs' values, and the parameters', beside the script
             (``.pt``), which then reads them.
+        seconds: How long to look for a small part of each graph that is wrong still. 0: the graphs
+            are written as they were captured.
         **kwargs: Other keyword arguments of the call.
 
     Returns:
@@ -55,4 +59,6 @@ def repro(
         raise OptionError(f"repro needs what compile() returned, not {fast!r}")
     from tracer_core.verification import graphs  # heavy: the tracer
 
-    return graphs.write_script(fast, behind.function.config, args, kwargs, path, store_inputs)
+    return graphs.write_script(
+        fast, behind.function.config, args, kwargs, path, store_inputs, seconds
+    )

@@ -17,6 +17,7 @@ import torch
 from tracer_core import preparation
 from tracer_core.api import original
 from tracer_core.autoselect.candidates import plan_of
+from tracer_core.autoselect.verification import TOLERANCES, Tolerance
 from tracer_core.execution.call import name_of
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.explanation import eager_parts
@@ -26,13 +27,8 @@ from tracer_core.torch_private.needed import pytree
 from tracer_core.verification.result import Verification, VerificationRow
 from tracer_core.verification.state import ProgramState, copied, equal, is_rounded, widened
 
-#: The largest error against float64 that passes whatever eager's own error is.
-TOLERANCES = {
-    torch.float64: 1e-11, torch.complex128: 1e-11, torch.float32: 1e-5, torch.complex64: 1e-5,
-    torch.float16: 4e-3, torch.bfloat16: 3e-2,
-}  # fmt: skip
-#: That of other dtypes (float8).
-COARSE = 0.25
+#: The tolerance of dtypes that `TOLERANCES` does not have (float8).
+COARSE = Tolerance(0.25, 0.25)
 #: A result may be so many times as far from float64 as eager's; without float64, so many tolerances
 #: from eager's.
 FACTOR = 4.0
@@ -208,7 +204,7 @@ def _row(name: str, values: Sequence[Any], floor: float, uses_rng: bool) -> Veri
     strides = eager.layout is not torch.strided or same_strides(eager, actual)
     fits = strides or not name.startswith("output")
     details = [] if strides else [f"strides {actual.stride()}, eager's {eager.stride()}"]
-    tolerance = TOLERANCES.get(eager.dtype, COARSE)
+    tolerance = TOLERANCES.get(eager.dtype, COARSE).exact
     own: float | None = None
     if not is_rounded(eager.dtype):
         tolerance = 0.0

@@ -3,6 +3,7 @@
 from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     activations,
     adaptive_pools,
+    attention,
     collectives,
     concatenation,
     conv_backward,

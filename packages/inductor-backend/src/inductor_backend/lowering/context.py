@@ -64,10 +64,10 @@ class Lowering:
     """The context of lowerings: the growing program and the current `node`. Mutable.
 
     `refs`: what earlier nodes were lowered to; `chains`, `versions`: concatenations that share a
-    buffer (`cat_chains`); `scattered`: scatters (`scatter.Target`); `last`: nodes whose images are
-    channels-last; `bits`: name of a 0/1 buffer -> the bools that it was cast from
-    (`dropout`). `rng_nodes`: how many dropouts generate random numbers in kernels (0: none may);
-    `rng_count`: how many did so far, from `seeds`."""
+    buffer (`cat_chains`); `scattered`: scatters (`scatter.Target`); `in_place`: node -> the input that
+    its scatter writes to; `last`: nodes whose images are channels-last; `bits`: name of a 0/1 buffer
+    -> the bools that it was cast from (`dropout`). `rng_nodes`: how many dropouts generate random
+    numbers in kernels (0: none may); `rng_count`: how many did so far, from `seeds`."""
 
     def __init__(self, program: LoopProgram, sizes: SizeVars, gpu: bool = False) -> None:
         self.program, self.sizes, self.gpu = program, sizes, gpu
@@ -78,6 +78,7 @@ class Lowering:
         self.chains: dict[torch.fx.Node, Chain] = {}
         self.versions: dict[torch.fx.Node, Buffer] = {}
         self.scattered: dict[torch.fx.Node, Any] = {}
+        self.in_place: dict[torch.fx.Node, Buffer] = {}
         self.last: set[torch.fx.Node] = set()
         self.bits: dict[str, Ref] = {}
         self.rng_nodes, self.rng_count = 0, 0

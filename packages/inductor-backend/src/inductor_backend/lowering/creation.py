@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils.deterministic as fill_settings
 
 from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.ops import compute_dtype
@@ -27,18 +28,20 @@ def _filled(value: int) -> Any:
     return lambda ctx, *args, **kwargs: ctx.pointwise(lambda at: const(value, ctx.meta().dtype))
 
 
-# Uninitialised memory may hold anything; zeros keep runs repeatable and cost nothing where unused.
-lower(
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.new_empty.default,
-    aten.empty_strided.default,
-    aten.new_empty_strided.default,
-)(_filled(0))
+lower(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)(_filled(0))
 lower(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_filled(1))
+
+
+@lower(
+    aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default,
+    aten.empty_strided.default, aten.new_empty_strided.default,
+)  # fmt: skip
+def empty(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
+    """Fills uninitialized memory: zeros keep runs repeatable and cost nothing where unused."""
+    fills = getattr(fill_settings, "fill_uninitialized_memory", True)
+    known = fills and torch.are_deterministic_algorithms_enabled()
+    value = torch.empty((), dtype=ctx.meta().dtype).item() if known else 0
+    return ctx.pointwise(lambda at: const(value, ctx.meta().dtype))
 
 
 @lower(aten.scalar_tensor.default)

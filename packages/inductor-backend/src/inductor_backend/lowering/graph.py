@@ -63,6 +63,9 @@ NUMBER_TEXTS: dict[str, str] = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})",
     "pow": "({} ** {})", "neg": "(-{})", "sym_float": "float({})", "sym_max": "max({}, {})",
     "sym_min": "min({}, {})", "sym_sqrt": "math.sqrt({})",
+    "ge": "float({} >= {})", "gt": "float({} > {})", "le": "float({} <= {})", "lt": "float({} < {})",
+    "eq": "float({} == {})", "ne": "float({} != {})", "sym_not": "float(not {})",
+    "and_": "min({}, {})", "or_": "max({}, {})",
 }  # fmt: skip
 
 
@@ -201,7 +204,7 @@ class GraphLowering:
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             self.env[node] = self.sizes.expr(value)
             return
-        if isinstance(value, torch.SymFloat):
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):  # a bool is 0.0 or 1.0
             self.env[node] = self.ctx.number(self.number_text(node))
             return
         if node.target is aten.copy_.default:
@@ -220,9 +223,7 @@ class GraphLowering:
             return
         lowering = LOWERINGS.get(node.target)
         if node in self.in_place:
-            self.env[node] = write_in_place(
-                self.ctx, self.env[self.in_place[node]], args[0], args, kwargs
-            )
+            self.env[node] = self.written_in_place(node, lowering, args, kwargs)
         elif lowering is not None and not (
             node.target in FALLBACKS and self.beyond_loops(node, lowering)
         ):
@@ -267,11 +268,32 @@ class GraphLowering:
             return result
         if node.target not in FALLBACKS:
             raise unsupported("lower", f"Triton has no form of {', '.join(sorted(unknown))}", node)
+        self.undo(node, nodes, copies)
+        return call_any(self.ctx, node.target, args, kwargs)
+
+    def undo(self, node: torch.fx.Node, nodes: int, copies: int) -> None:
+        """Forgets what lowering a node added. nodes, copies: how many there were before."""
         del self.program.nodes[nodes:]
         for key in list(self.ctx.copies)[copies:]:
             del self.ctx.copies[key]
         self.ctx.scattered.pop(node, None)
-        return call_any(self.ctx, node.target, args, kwargs)
+
+    def written_in_place(
+        self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Ref:
+        """Lowers a write at indices into an input: to a loop where points may come in any order and
+        the lowering writes to the input alone, else to ATen's in-place operator."""
+        target: Ref = self.env[self.in_place[node]]
+        looped = self.target.triton and lowering is not None and not self.program.elsewhere
+        looped = looped and args[0].buffer is target.buffer  # which no operator wrote to before
+        if looped and not self.beyond_loops(node, lowering):
+            nodes, copies = len(self.program.nodes), len(self.ctx.copies)
+            self.ctx.in_place[node] = target.buffer
+            result: Ref = self.lowered(node, lowering, args, kwargs)
+            if result.buffer is target.buffer:
+                return result
+            self.undo(node, nodes, copies)
+        return write_in_place(self.ctx, target, args[0], args, kwargs)
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
         """Checks whether the node needs ATen: a dtype that loops do not support, or loops in order

@@ -1,19 +1,36 @@
-"""Lowers matmuls and attention to extern nodes.
+"""Lowers matmuls to extern nodes; on GPUs, one row times a matrix to a loop.
 
-Operands are views without a copy wherever strides describe them and the operator supports these.
+Operands are views without a copy wherever strides describe them and the operator supports these. A
+matrix that is multiplied by one row is read once: the memory sets the pace, and a reduction fuses
+with what makes the row and with what reads the result.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from inductor_backend.ir.nodes import BufferLayout, Strided
-from inductor_backend.ir.views import Ref
+import torch
+
+from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.nodes import BufferKind, BufferLayout, Strided
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.target import in_tensor_cores
+from inductor_backend.ir.values import Value, cast, make
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.lowering.context import Lowering, aten, lower
+from tracer_core.plugin_api import Trait, overloads_with
 
 #: Bytes of a vector load, and the elements from which an operand is copied for it.
 VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
+
+#: Dtypes and least elements of a matrix that a loop multiplies by a row.
+_LOOPED_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
+MIN_LOOPED_MATRIX = 1 << 16
+
+_VIEWS = overloads_with(Trait.KEEPS_ELEMENTS)
 
 
 def is_blas_matrix(layout: BufferLayout) -> bool:
@@ -32,22 +49,50 @@ def _at_least(stride: Any, size: Any) -> bool:
 
 def matrix(ctx: Lowering, x: Ref) -> Strided:
     """Returns the operand as BLAS requires it, else a row-major copy (on GPUs that of its transpose
-    where its columns are contiguous: the two operands of a gradient's matmuls then share one copy)."""
+    where its columns are contiguous: the two operands of a gradient's matmuls then share one copy).
+    On GPUs the rows of a copy begin at multiples of 16 bytes, and what a loop computes is copied for
+    that: the copy is written in place of the operand where nothing else reads it."""
     layout = x.strided()
-    if (
-        layout is not None
-        and is_blas_matrix(layout)
-        and not (ctx.gpu and _misses_vectors(x, layout))
-    ):
+    if layout is not None and is_blas_matrix(layout) and not (ctx.gpu and _is_slow(x, layout)):
         return Strided(x.buffer.name, layout)
-    if not (ctx.gpu and _columns_are_contiguous(x)):
-        copied = ctx.copy(x)
-        return Strided(copied.buffer.name, copied.buffer.layout)
     order = [*range(len(x.sizes) - 2), len(x.sizes) - 1, len(x.sizes) - 2]
-    copied = ctx.copy(x.permute(order))
-    layout = copied.permute(order).strided()
-    assert layout is not None
-    return Strided(copied.buffer.name, layout)
+    transposed = ctx.gpu and _columns_are_contiguous(x)
+    source = x.permute(order) if transposed else x
+    strides = _aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
+    copied = ctx.copy(source, strides, exactly=strides is not None)
+    result = (copied.permute(order) if transposed else copied).strided()
+    assert result is not None
+    return Strided(copied.buffer.name, result)
+
+
+def _is_slow(x: Ref, layout: BufferLayout) -> bool:
+    """Checks that tensor cores read an operand's rows one element at a time, and that an aligned copy
+    costs less than that."""
+    if x.buffer.kind is BufferKind.TEMP and _crosses(layout, x.dtype):
+        return _aligned_strides(layout.sizes, x.dtype) is not None
+    return _misses_vectors(x, layout)
+
+
+def _crosses(layout: BufferLayout, dtype: torch.dtype) -> bool:
+    """Checks that rows (or columns, where these are contiguous) begin at other places than multiples
+    of 16 bytes."""
+    steps = [step for step in layout.strides if step != 1]
+    return any(isinstance(step, int) and step * dtype.itemsize % VECTOR_BYTES for step in steps)
+
+
+def _aligned_strides(sizes: Sequence[Expr], dtype: torch.dtype) -> tuple[int, ...] | None:
+    """Returns strides with which the rows of a large matrix (or of several) begin at multiples of 16
+    bytes. None where they do anyway, and where the GPU has no tensor cores for it."""
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) < len(sizes) or math.prod(numbers) < MIN_COPIED_OPERAND:
+        return None
+    unit = VECTOR_BYTES // dtype.itemsize
+    if numbers[-1] % unit == 0 or not in_tensor_cores(dtype, convolution=False):
+        return None
+    strides = [1]
+    for size in reversed([*numbers[1:-1], -(-numbers[-1] // unit) * unit]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))
 
 
 def _misses_vectors(x: Ref, layout: BufferLayout) -> bool:
@@ -71,9 +116,51 @@ def _columns_are_contiguous(x: Ref) -> bool:
     return flat.step(last - 1) == 1 and flat.step(last) != 1
 
 
-@lower(aten.mm.default, aten.bmm.default)
+@lower(aten.mm.default)
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
+    if _is_one_row(ctx, a, b):
+        return ctx.as_output(_row_times_matrix(ctx, a, b), label="mm")
+    return bmm(ctx, a, b)
+
+
+@lower(aten.bmm.default)
+def bmm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    operands = [matrix(ctx, a), matrix(ctx, b)]
+    strides = _aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
+    if strides is not None and not _is_returned(ctx.node):
+        return ctx.extern(unaligned_gemm.matmul, operands, strides=strides, label="mm")
+    return ctx.extern(ctx.node.target, operands)
+
+
+def _is_returned(node: torch.fx.Node) -> bool:
+    """Checks that the graph returns a matmul's result, which then has eager's strides."""
+    return any(
+        user.op == "output" or (user.target in _VIEWS and _is_returned(user)) for user in node.users
+    )
+
+
+def _is_one_row(ctx: Lowering, a: Ref, b: Ref) -> bool:
+    """Checks that, on a GPU, a large matrix whose columns are contiguous (the transpose of a
+    ``nn.Linear``'s weight) is multiplied by one row."""
+    if not (ctx.gpu and a.sizes[0] == 1 and a.dtype in _LOOPED_DTYPES):
+        return False
+    numel = math.prod(map(ctx.sizes.hint, b.sizes))
+    return numel >= MIN_LOOPED_MATRIX and _columns_are_contiguous(b)
+
+
+def _row_times_matrix(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    """Returns the product of a row of shape (1, K) and a matrix of shape (K, N), of shape (N, 1), in
+    float32."""
+    terms, columns = b.sizes
+    dtype = compute_dtype(a.dtype)
+
+    def term(at: Sequence[Index]) -> Value:
+        column, place = at
+        row = cast(a.at((Index(), place)), dtype)
+        return make("mul", row, cast(b.at((place, column)), dtype))
+
+    (total,) = ctx.reduction("sum", term, (columns, terms), (1,), dtype, label="mm")
+    return total
 
 
 @lower(unaligned_gemm.mm)
@@ -83,31 +170,16 @@ def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
 
 @lower(aten.addmm.default, aten.baddbmm.default)
 def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Ref:
+    if (beta, alpha) == (1, 1) and ctx.node.target is aten.addmm.default and _is_one_row(ctx, a, b):
+        return _plus_bias(ctx, _row_times_matrix(ctx, a, b).reshape(ctx.shape()), bias)
     scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
     operands = [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)]
     return ctx.extern(ctx.node.target, operands, scale)
 
 
-@lower(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:
-    """Gives the query the strides of the graph: the result is laid out as the query is."""
-    used = ctx.used_outputs()
+def _plus_bias(ctx: Lowering, total: Ref, bias: Ref) -> Ref:
+    def body(at: Sequence[Index]) -> Value:
+        added = bias.at(broadcast(at, bias.sizes))
+        return make("add", total.at(at), cast(added, total.dtype))
 
-    def operand(x: Any) -> Any:
-        return last_dense(ctx, x) if isinstance(x, Ref) else x
-
-    arg: Any = ctx.node.args[0]
-    asked = ctx.strided(query, ctx.sizes.exprs(arg.meta["val"].stride()))
-    first = asked if asked.layout.strides[-1] == 1 else operand(query)
-    args = [first, *(operand(x) for x in (key, value, *rest))]
-    named = {name: operand(x) for name, x in kwargs.items()}
-    return ctx.externs(ctx.node.target, args, named, used=used, label="attention")
-
-
-def last_dense(ctx: Lowering, x: Ref) -> Strided:
-    """Returns the operand, strided, with a dense last dimension."""
-    layout = x.strided()
-    if layout is None or layout.strides[-1] != 1:
-        copied = ctx.copy(x)
-        return Strided(copied.buffer.name, copied.buffer.layout)
-    return Strided(x.buffer.name, layout)
+    return ctx.pointwise(body)

@@ -15,8 +15,8 @@ from inductor_backend.ir.nodes import Strided, same_strides
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import packed_ops, packed_weights
 from inductor_backend.kernels.attention import result_strides
+from inductor_backend.lowering.attention import last_dense
 from inductor_backend.lowering.context import Lowering, last_strides, lower
-from inductor_backend.lowering.matmul import last_dense
 
 
 @lower(packed_ops.convolution)

@@ -33,7 +33,8 @@ ATOMIC_DTYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int6
 class Target:
     """A buffer that scatters write to, and the last node that wrote to it. Mutable."""
 
-    def __init__(self, ctx: Lowering, buffer: Buffer, last: str) -> None:
+    def __init__(self, ctx: Lowering, buffer: Buffer, last: str | None) -> None:
+        """last: None where the buffer is an input."""
         self.ctx, self.buffer, self.last = ctx, buffer, last
 
     @staticmethod
@@ -60,6 +61,11 @@ class Target:
         before: Target | None = (
             ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
         )
+        written = ctx.in_place.get(ctx.node)
+        if written is not None and written.dtype == dtype:
+            if before is not None and before.buffer is written:
+                return before
+            return Target(ctx, written, None)
         if (
             isinstance(source, torch.fx.Node)
             and before is not None
@@ -88,7 +94,8 @@ class Target:
         ]
         alone = _alone(indices)
         shared = [k not in alone and size != 1 for k, size in enumerate(domain)]
-        self.last = self.ctx.add_loop(domain, shared, stores, "scatter", after=(self.last,)).name
+        after = () if self.last is None else (self.last,)
+        self.last = self.ctx.add_loop(domain, shared, stores, "scatter", after=after).name
 
     def result(self) -> Ref:
         """Returns the buffer as the node's result, rounded to its dtype."""

@@ -23,6 +23,9 @@ FEW = 64
 #: once a row: a thread computes it again for each element.
 LAUNCH_INSTRUCTIONS = 1 << 25
 
+#: What a load costs that the cache answers.
+LOAD_INSTRUCTIONS = 2
+
 
 def node_cost(node: LoopNode) -> int:
     """Estimates the instructions of a node's costly functions, which C++ expands where they stand."""
@@ -49,6 +52,8 @@ def worth_inlining(
     once = len(readers) == 1 and len(loads[0]) == 1
     if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
         return None  # computed no more often than before, and not stored
+    if gpu and load_count(value) > 1 and any(_for_many_rows(producer, r) for r in readers):
+        return "computed again for each of many rows, which costs more than a launch"
     if is_cheap(value) and not (gpu and _gathered(value, loads)):
         if len(readers) == 1 or load_count(value) <= 1:
             return None
@@ -67,6 +72,16 @@ def worth_inlining(
             return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def _for_many_rows(producer: LoopNode, reader: LoopNode) -> bool:
+    """Returns whether a reader computes each element so often (the row that is multiplied by a
+    matrix) that this takes longer than the launch of a kernel that stores them."""
+    points, numel = product(reader.sizes), product(producer.sizes)
+    if not isinstance(points, int) or not isinstance(numel, int) or points < FEW * numel:
+        return False
+    value = producer.stores[0].value
+    return points * (cost(value) + LOAD_INSTRUCTIONS * load_count(value)) > LAUNCH_INSTRUCTIONS
 
 
 def _gathered(value: Value, loads: list[list[Value]]) -> bool:

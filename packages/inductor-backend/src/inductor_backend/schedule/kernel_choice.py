@@ -58,6 +58,9 @@ CUDA_KERNELS = {
     unaligned_gemm.mm: selection.function_in(
         unaligned_gemm, "mm", KernelKind.PYTHON, "a matmul for each class of rows", symbolic=True
     ),
+    unaligned_gemm.matmul: selection.function_in(
+        unaligned_gemm, "matmul", KernelKind.PYTHON, "rows of 16 bytes", symbolic=True
+    ),
     collectives.wait: selection.WAIT,
     linear_algebra.checked: selection.CHECK,
     strided_copy.copy: selection.COPY,

@@ -284,11 +284,9 @@ def _inside(place: Index, size: Expr) -> Value:
 
 
 _SUMS: dict[Any, Callable[[MatmulLoops, ExternNode], Sum | None]] = {
-    aten.mm.default: _matrices,
-    unaligned_gemm.mm: _matrices,
-    aten.bmm.default: _matrices,
-    aten.addmm.default: _matrices,
-    aten.baddbmm.default: _matrices,
+    **dict.fromkeys((aten.mm.default, aten.bmm.default), _matrices),
+    **dict.fromkeys((aten.addmm.default, aten.baddbmm.default), _matrices),
+    **dict.fromkeys((unaligned_gemm.mm, unaligned_gemm.matmul), _matrices),
     aten.convolution.default: _convolution,
 }
 

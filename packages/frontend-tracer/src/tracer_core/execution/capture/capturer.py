@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tracer_core import torch_private
+from tracer_core import argument_marks, torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import MISS
@@ -20,7 +20,7 @@ from tracer_core.execution.capture.result import Abandoned, Captured, UserError
 from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.guarded_cache import EntryFunction, GuardedCache
 from tracer_core.execution.runtime import Runtime
-from tracer_core.execution.tiers import delayed, eager_or_compiled
+from tracer_core.execution.tiers import delayed, eager_or_compiled, stances
 from tracer_core.fx_capture.specialization_history import Speculation
 from tracer_core.graph_breaks import RunEagerly
 from tracer_core.options import env
@@ -50,6 +50,7 @@ class _FailedSpeculation(Exception):
 def capture_start(runtime: Runtime, cache: GuardedCache, call: Call) -> EntryFunction | None:
     """Captures an entry where a call begins; see `capture_inside`."""
     function, state = runtime.function, call.state
+    argument_marks.mark(function, call.args, call.kwargs, runtime.config.dynamic_shapes)
     start = starting(function, call.args, call.kwargs, call.labels(function))
     is_first = cache.is_first(state)
     entry = _capture(runtime, cache, start, state)
@@ -117,7 +118,7 @@ def _capture(
     runtime: Runtime, cache: GuardedCache, start: StartFrames, state: Any
 ) -> EntryFunction | None:
     """Counts and times a capture; see `capture_inside`."""
-    if cache.is_closed(state):
+    if cache.is_closed(state) or not stances.allows_capture(runtime, cache, state):
         return None
     is_new, tiering = cache.is_new(state), runtime.tiering
     if not runtime.limit.allows(cache, state, runtime.n_broken) or cache.skips_capture():

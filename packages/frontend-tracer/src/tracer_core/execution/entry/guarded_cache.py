@@ -131,13 +131,14 @@ class GuardedCache:
     without one.
     profile: how branches that follow data went in the calls. made_in: the number of the call that
     reached the region first. closed_early: that call closed it. failed_captures: captures in a row
-    that gave no entry. shared: calls that an entry of another object served.
+    that gave no entry. shared: calls that an entry of another object served. was_called: a first call
+    ran in eager mode (`set_stance`).
 
     Threads look entries up without a lock; what changes the tables holds `_CHANGING`."""
 
     __slots__ = ("key", "loop_at", "entries", "specializations", "limit_hit", "raised", "loose", "other_data",
                  "profile", "made_in", "closed_early", "failed_captures", "shared", "_uncaptured",
-                 "_at", "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
+                 "was_called", "_at", "_roots", "_recent", "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: RegionKey) -> None:
         self.key = key
@@ -150,7 +151,7 @@ class GuardedCache:
         self.other_data: Counter[str] = Counter()
         self.profile = BranchProfile()
         self.made_in = -1
-        self.closed_early = False
+        self.closed_early = self.was_called = False
         self.failed_captures = self._uncaptured = self.shared = 0
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
@@ -314,6 +315,7 @@ class GuardedCache:
             or self.failed_captures
             or self.raised is not None
             or self.loop_at is not None
+            or self.was_called
         )
 
     def newest(self, state: Any) -> EntryFunction | None:

@@ -21,7 +21,7 @@ def key_parts(target: Any, config: CompileConfig) -> dict[str, str] | None:
     both = backend.serialize is not None and backend.deserialize is not None
     if not both or not isinstance(backend.compile, str):
         return None
-    if " at 0x" in options:
+    if " at 0x" in options or config.verify is not None:
         return None
     if type(target) is not types.FunctionType:
         return None
@@ -33,6 +33,7 @@ def key_parts(target: Any, config: CompileConfig) -> dict[str, str] | None:
         "dynamic": str(config.dynamic),
         "limits": limit_table.overrides(),
         "recompile limit": str(config.recompile_limit),
+        "dynamic shapes": repr(config.dynamic_shapes),
     }
 
 

@@ -182,7 +182,7 @@ class Tiering:
             self._persistent_cache.record_verdict(key, stored)
         self._wait = min(2 * self._wait, MAX_CHECK)
         if result.native and not any(earlier.native for earlier in self.verdicts):
-            logger().warning("%s: %s", name_of(self._function), result)
+            logger().warning("%s: %s", name_of(self._function, self.config), result)
         self.verdicts.append(result)
 
     def apply(self, stored: StoredVerdict, ways: Ways) -> bool:

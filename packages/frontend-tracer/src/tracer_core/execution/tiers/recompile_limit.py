@@ -74,7 +74,8 @@ class RecompileLimit:
             failed = self._entries.failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
             note_recompile(self._owner(), total, reason, failed)
-            events.recompile(function=name_of(self._function), reason=reason, count=total)
+            name = name_of(self._function, self.config)
+            events.recompile(function=name, reason=reason, count=total)
             return True
         if self.config.fullgraph:
             raise RecompileLimitError(**self._facts(cache, newest, state))
@@ -106,7 +107,7 @@ class RecompileLimit:
         total = len(cache.entries)
         count = total if total >= MAX_CACHE_ENTRIES else max(cache.count(state), 1)
         layouts = () if isinstance(cache.key, StartKey) else cache.key
-        function = name_of(self._function)
+        function = name_of(self._function, self.config)
         if layouts:
             inner = layouts[-1].code.co_qualname
             function = inner if inner == function else f"{inner} (called by {function})"
@@ -139,7 +140,7 @@ class RecompileLimit:
             logger().warning(
                 "%s: the last %d captures were each for one call: nothing that they gave was used again;"
                 " calls that nothing fits run in eager mode until some of it is",
-                name_of(self._function), MAX_SINGLE_USES,
+                name_of(self._function, self.config), MAX_SINGLE_USES,
             )  # fmt: skip
         return True
 
@@ -154,7 +155,7 @@ class RecompileLimit:
             crossed("MAX_FAILED_CAPTURES", owner=self._owner())
             logger().warning(
                 "%s: %d captures in a row gave nothing to run; most calls for which nothing was"
-                " compiled run in eager mode from now on", name_of(self._function), cache.failed_captures,
+                " compiled run in eager mode from now on", name_of(self._function, self.config), cache.failed_captures,
             )  # fmt: skip
 
 

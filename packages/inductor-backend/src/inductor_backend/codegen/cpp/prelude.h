@@ -343,7 +343,7 @@ template <class T> TC_INLINE T tc_softplus(T x) {  // log(1 + exp(x)), without o
 
 // ---- trigonometry. A vectorised loop calls the vector variants below: r = x - q pi/2 in three fused steps,
 // right for |x| < 30000; a vector with any greater value goes to libm lane by lane. 1.5 ulp (tan 2.4)
-// (build_cpp defines TC_TRIG for the texts that use them: 0.15 s of compile time otherwise saved.)
+// (runtime/cpp/objects.py defines TC_TRIG for the texts that use them; their vector forms are in a unit of their own.)
 #if defined(TC_TRIG) && defined(__x86_64__) && !defined(__clang__)
 #define TC_SIMD_CALL __attribute__((simd("notinbranch"), const, nothrow, visibility("hidden")))
 extern "C" {

@@ -2,7 +2,8 @@
 //
 // GCC calls these by their mangled names (x86-64 vector function ABI: `_ZGV<isa>N<lanes>v_<name>`) from loops
 // over tc_sin, tc_cos, tc_tan. They are functions, not inline text, for one reason: a vector that holds a value too large
-// for the fast reduction branches to libm, and a loop with such a branch in it would not be vectorised.
+// for the fast reduction branches to libm, and a loop with such a branch in it would not be vectorised. They are compiled
+// once a machine, with TC_TRIG_DEFINITIONS, and linked into the libraries that call them (runtime/cpp/objects.py: TRIG).
 #pragma once
 
 typedef int tc_trig_16 __attribute__((vector_size(64)));
@@ -86,6 +87,7 @@ TC_INLINE float tc_libm_sin(float x) { return __builtin_sinf(x); }
 TC_INLINE float tc_libm_cos(float x) { return __builtin_cosf(x); }
 TC_INLINE float tc_libm_tan(float x) { return __builtin_tanf(x); }
 
+#ifdef TC_TRIG_DEFINITIONS
 #define TC_TRIG_VARIANT(isa, lanes)                                                                      \
     typedef float tc_v##isa __attribute__((vector_size(lanes * 4)));                                     \
     typedef int32_t tc_i##isa __attribute__((vector_size(lanes * 4)));                                   \
@@ -115,3 +117,4 @@ TC_TRIG_VARIANT(e, 16)
 TC_TRIG_SCALAR(sin)
 TC_TRIG_SCALAR(cos)
 TC_TRIG_SCALAR(tan)
+#endif

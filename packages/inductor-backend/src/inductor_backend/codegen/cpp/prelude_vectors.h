@@ -286,7 +286,7 @@ template <int turn> TC_INLINE tc_v tc_wave(tc_v x) {
 TC_INLINE int tc_far(tc_v x) { return tc_beyond(tc_abs(x), 30000.0f); }
 #define TC_WAVE(name, turn)                                                                                    \
     TC_INLINE tc_v tc_##name(tc_v x) {                                                                         \
-        return __builtin_expect(tc_far(x), 0) ? TC_TRIG_OF_LANES::by_lane<tc_libm_##name>(x) : tc_wave<turn>(x);       \
+        return __builtin_expect(tc_far(x), 0) ? tc_trig<tc_v, tc_m>::by_lane<tc_libm_##name>(x) : tc_wave<turn>(x);    \
     }                                                                                                          \
     TC_INLINE tc_v tc_##name(tc_v x, tc_near, int* far) { *far |= tc_far(x); return tc_wave<turn>(x); }        \
     TC_INLINE tc_v tc_##name(tc_v x, tc_anywhere, int*) { return tc_##name(x); }

@@ -9,7 +9,6 @@ typedef uint16_t tc_h __attribute__((vector_size(16)));
 typedef int16_t tc_s __attribute__((vector_size(16)));
 typedef int8_t tc_b __attribute__((vector_size(8)));
 typedef tc_m tc_bits_of_lanes;  // the highest bit of each lane
-#define TC_TRIG_OF_LANES tc_trigd
 
 TC_INLINE tc_v tc_splat(float x) { return tc_v{x, x, x, x, x, x, x, x}; }
 TC_INLINE tc_m tc_splat(bool x) { const int32_t i = -(int32_t)x; return tc_m{i, i, i, i, i, i, i, i}; }

@@ -10,7 +10,6 @@ typedef int16_t tc_s __attribute__((vector_size(32)));
 typedef int8_t tc_b __attribute__((vector_size(16)));
 typedef unsigned short tc_bits_of_lanes;  // a bit a lane
 #define TC_ALL_LANES ((unsigned short)-1)
-#define TC_TRIG_OF_LANES tc_trige
 
 TC_INLINE tc_v tc_splat(float x) { return tc_v{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 TC_INLINE tc_m tc_splat(bool x) { const int32_t i = -(int32_t)x; return tc_m{i, i, i, i, i, i, i, i, i, i, i, i, i, i, i, i}; }

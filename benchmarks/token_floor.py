@@ -1,0 +1,211 @@
+"""What a token costs on a GPU, beside the floor: bytes that must be read over measured bandwidth.
+
+``python -m benchmarks token_floor --out rows.json`` runs `generate()` of unmodified transformers'
+models with a static cache, one sequence in bfloat16, after a prompt of `PROMPT` tokens in a cache of
+`CACHE` positions. A row is a model and a compiler, in a process of its own with empty caches. It has
+
+- ``token_ms``: the seconds of `LONG` new tokens less those of `SHORT`, a token;
+- ``floor_ms``: the weights, without the table of embeddings of which a token reads one row, and half
+  of the cache's positions, over the bandwidth of a copy on the device;
+- ``busy_ms`` and ``kernels``: what the device does of a token, and in how many launches; the rest of
+  ``token_ms`` is the host's;
+- ``kernel_ms``: the largest sums by kernel;
+- ``first_s``: seconds of the first text; ``same``: how many of 24 tokens are eager's before the first
+  other one, and ``error``: the largest relative error of these steps' logits against eager's.
+
+torch.compile is what `generate()` applies by itself on a GPU (reduce-overhead, the whole forward).
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.generation import MODELS
+from benchmarks.timing import table
+
+PROMPT, CACHE, SHORT, LONG, COMPARED = 1024, 2048, 16, 144, 24
+COMPILERS = ("eager", "torch", "ours")
+
+#: name -> (entry of `generation.MODELS`, sizes)
+SHAPES: dict[str, tuple[str, dict[str, int]]] = {
+    "llama_1b": ("llama", {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 32000,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096,
+    }),
+    "llama_8b": ("llama", {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 4096,
+    }),
+    "qwen3_8b": ("qwen3", {
+        "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+        "vocab_size": 151936, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 4096,
+    }),
+    "gemma3_4b": ("gemma3", {
+        "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "max_position_embeddings": 4096,
+    }),
+}  # fmt: skip
+
+
+class Text:
+    """A model under one compiler. Mutable."""
+
+    def __init__(self, name: str, compiler: str) -> None:
+        import torch
+        import transformers
+
+        import tracer_core
+
+        kind, sizes = SHAPES[name]
+        model_class, config, more = MODELS[kind]
+        torch.manual_seed(0)
+        settings = getattr(transformers, config)(**sizes, **more(sizes), dtype=torch.bfloat16)
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device("cuda"):
+            self.model = getattr(transformers, model_class)(settings).eval()
+            self.prompt = torch.randint(3, sizes["vocab_size"], (1, PROMPT))
+        torch.set_default_dtype(torch.float32)
+        self.model.generation_config.eos_token_id = None
+        self.cache = transformers.StaticCache(config=settings, max_cache_len=CACHE)
+        self.name, self.compiler, self.target = name, compiler, self.model
+        if compiler == "ours":
+            self.target = tracer_core.compile(self.model, mode="reduce-overhead")
+
+    def __call__(self, question: str) -> dict[str, Any]:
+        return {"prepare": self.prepare, "measure": self.measure}[question]()
+
+    def generate(self, tokens: int, **more: Any) -> Any:
+        import torch
+
+        self.cache.reset()
+        with torch.no_grad():
+            result = self.target.generate(
+                self.prompt, max_new_tokens=tokens, do_sample=False, pad_token_id=0,
+                past_key_values=self.cache, disable_compile=self.compiler != "torch", **more,
+            )  # fmt: skip
+        torch.cuda.synchronize()
+        return result
+
+    def _seconds(self, tokens: int) -> float:
+        started = time.perf_counter()
+        self.generate(tokens)
+        return time.perf_counter() - started
+
+    def prepare(self) -> dict[str, Any]:
+        """The first text, and what later processes compare with."""
+        import torch
+
+        from benchmarks.measured_steps import measure_tiles
+
+        first = self._seconds(SHORT)
+        self.generate(SHORT)
+        result = self.generate(COMPARED, output_logits=True, return_dict_in_generate=True)
+        kept = {"tokens": result.sequences.cpu(), "logits": torch.stack(result.logits).cpu()}
+        path = Path(tempfile.gettempdir()) / f"token_floor_{self.name}.pt"
+        answer: dict[str, Any] = {"first_s": round(first, 2)}
+        if self.compiler == "eager":
+            torch.save(kept, path)
+        elif path.exists():
+            answer |= _compared(kept, torch.load(path))
+        if self.compiler == "ours":
+            answer["tiles_s"] = round(measure_tiles(lambda: self.generate(COMPARED)), 1)
+        return answer
+
+    def measure(self) -> dict[str, Any]:
+        import torch
+
+        from benchmarks.kernels import copy_bandwidth
+
+        short, long = (min(self._seconds(n) for _ in range(3)) for n in (SHORT, LONG))
+        head = self.model.get_input_embeddings().weight
+        tied = self.model.get_output_embeddings().weight is head
+        weights = sum(p.nbytes for p in self.model.parameters()) - (0 if tied else head.nbytes)
+        layers = self.cache.layers
+        cached = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) / 2
+        floor = (weights + cached) / copy_bandwidth()
+        token = (long - short) / (LONG - SHORT)
+        return {
+            "token_ms": round(token * 1e3, 3),
+            "floor_ms": round(floor * 1e3, 3),
+            "share": round(floor / token, 3),
+            "peak_MiB": round(torch.cuda.max_memory_allocated() / 2**20),
+            **self._kernels(),
+            "device": torch.cuda.get_device_name(0),
+            "torch": torch.__version__,
+        }
+
+    def _kernels(self) -> dict[str, Any]:
+        """What the device does of the last ten tokens."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as result:
+            self.generate(SHORT)
+        events = [event for event in result.events() if event.device_type.name == "CUDA"]
+        events.sort(key=lambda event: event.time_range.start)
+        ends = [number for number, event in enumerate(events) if "ArgMax" in event.name]
+        of_tokens = events[ends[-11] + 1 : ends[-1] + 1]
+        sums: collections.Counter[str] = collections.Counter()
+        for event in of_tokens:
+            sums[event.name[:60]] += event.device_time / 1e4
+        return {
+            "busy_ms": round(sum(sums.values()), 3),
+            "kernels": len(of_tokens) / 10,
+            "kernel_ms": {name: round(ms, 4) for name, ms in sums.most_common(12)},
+        }
+
+
+def _compared(ours: dict[str, Any], eager: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    equal = (ours["tokens"] == eager["tokens"])[0, PROMPT:]
+    same = int(torch.cat([equal, equal.new_zeros(1)]).int().argmin())
+    pairs = list(zip(ours["logits"], eager["logits"], strict=True))[: same + 1]
+    errors = [float((a.float() - b.float()).norm() / b.float().norm()) for a, b in pairs]
+    return {"same": same, "error": round(max(errors), 5)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the table; 1 if a row of ours failed."""
+    parser = harness.options("token_floor", __doc__, limit=240.0, again=False)
+    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--compilers", nargs="+", default=list(COMPILERS), choices=COMPILERS)
+    parser.add_argument("--out", type=Path, default=Path("token_floor.json"))
+    chosen = parser.parse_args(arguments)
+    harness.require_gpu()
+    rows: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    for name in chosen.models:
+        for compiler in chosen.compilers:
+            key = f"{name}, {compiler}"
+            if key in rows:
+                continue
+            with (
+                tempfile.TemporaryDirectory(prefix="benchmark-") as caches,
+                harness.worker(Text, name, compiler, caches=caches) as worker,
+            ):
+                try:
+                    rows[key] = worker.ask("prepare", limit=chosen.limit)
+                    rows[key] |= worker.ask("measure", limit=chosen.limit)
+                except harness.Failed as error:
+                    rows[key] = {"failed": str(error)[-800:]}
+            chosen.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    head = ["row", "token_ms", "floor_ms", "share", "busy_ms", "kernels", "first_s", "same", "error", "peak_MiB"]  # fmt: skip
+    lines = [
+        [key, *(str(row.get(column, "-")) for column in head[1:])] for key, row in rows.items()
+    ]
+    print(table(head, lines))
+    for key, row in rows.items():
+        if "failed" in row:
+            print(f"{key}: {row['failed']}")
+        for kernel, ms in row.get("kernel_ms", {}).items() if key.endswith("ours") else ():
+            print(f"  {key}: {ms * 1e3:8.1f} us  {kernel}")
+    return int(any("failed" in row for key, row in rows.items() if key.endswith("ours")))
