@@ -5,6 +5,7 @@ traceback.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -84,6 +85,45 @@ def test_traceback_hides_the_interpreter():
     assert not [
         name for name in files if "/interpreter/" in name or name.startswith("<tracer_core")
     ]
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x, how):
+        return FAILURES[how](x + 1)
+
+
+def _after_a_break(x):
+    tracer_core.graph_break()
+    return inside_native(x, 0)
+
+
+def _in_another(x):
+    return tracer_core.compile(outer, backend="eager")(x, 9)
+
+
+FAILURES = {
+    "a raise": lambda x: outer(x, 9),
+    "an operator": lambda x: x @ torch.ones(17, 17),
+    "data": lambda x: x[torch.tensor([70])],
+    "after a break": _after_a_break,
+    "below native code": lambda x: inside_native(x, 0),
+    "another compiled function": _in_another,
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("make", [Layer, lambda: lambda x, how: Layer()(x, how)])
+def test_at_most_one_frame_of_ours_is_between_two_of_the_users(how, make):
+    run = make()
+    want = entries(raised_by(run, X, how))
+    compiled = tracer_core.compile(run, backend="inductor")
+    for _ in range(3):
+        error = raised_by(compiled, X, how)
+        files = [item.filename for item in traceback.extract_tb(error.__traceback__)]
+        ours = ["/tracer_core/" in name or name.startswith("<tracer_core") for name in files]
+        assert not any(a and b for a, b in itertools.pairwise(ours)), files
+        assert not ours[-1] and entries(error) == want
+        assert error.__context__ is None
 
 
 def test_raise_below_native_code():

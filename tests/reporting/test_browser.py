@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import tracer_core
 from tests.reporting import programs
@@ -28,11 +29,29 @@ def browser():
         running.close()
 
 
+#: Arguments of one more call, which is profiled.
+CALLS = {
+    "broken_program": lambda: (torch.ones(4), 2.0),
+    "training_step": lambda: (torch.ones(4, 8),),
+}
+
+
+def profile_of(program, fast):
+    """A profile of a call; None for a program that is not called again."""
+    if program not in CALLS:
+        return None
+    with torch.profiler.profile() as result:
+        fast(*CALLS[program]())
+    return result
+
+
 @pytest.mark.parametrize("program", ["broken_program", "training_step", "bert"])
 def test_the_page(browser, program, tmp_path, monkeypatch):
     monkeypatch.setenv("TRACER_KEEP", "0")
     path = tmp_path / f"{program}.html"
-    tracer_core.report(getattr(programs, program)(), path)
+    fast = getattr(programs, program)()
+    profile = profile_of(program, fast)
+    tracer_core.report(fast, path, profile=profile)
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))
@@ -62,5 +81,12 @@ def test_the_page(browser, program, tmp_path, monkeypatch):
     assert not page.locator("#f0-guards table").first.is_visible()
     page.evaluate("location.hash = 'f0-guards'")
     page.locator("#f0-guards table").first.wait_for(state="visible")
+    times = page.locator(".tag.time")
+    if program == "training_step":
+        assert times.count() and times.first.is_visible()
+    if program == "broken_program":
+        assert page.locator("#f0-guards .tag.bad").first.inner_text() == "failed last"
+        assert " each" in page.locator("#f0-break1").inner_text()
+    page.screenshot(path=shots / f"{program}_guards.png")
     assert problems == []
     page.close()

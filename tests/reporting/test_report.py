@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
 import pytest
@@ -13,6 +14,7 @@ import tracer_core
 from tests.reporting import programs
 from tests.support import torch_server
 from tracer_core.errors import OptionError, TracerError
+from tracer_core.reporting import collect, measured
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,7 @@ def test_a_training_step():
     )
     assert row["memory"] and row["stages"] and row["guards"]
     assert row["kernels"][0]["name"] in report.to_html()
+    assert any(re.match(r"graph_\d+: kernels: (hit|miss): ", line) for line in row["cache"])
 
 
 def test_a_berts_page_is_small_and_made_at_once():
@@ -108,6 +111,73 @@ def test_backends_that_were_tried():
     fast.choices(wait=60)
     (choice,) = row_of(tracer_core.report(fast))["choices"]
     assert choice["decided"] and {"chosen"} <= {item["status"] for item in choice["rows"]}
+
+
+def weighted(x, w):
+    y = (x @ w).softmax(-1)
+    return torch.sort(y)[0].sum(0)
+
+
+def test_times_of_a_profile(monkeypatch, tmp_path):
+    monkeypatch.setattr(collect, "bandwidth", lambda device: 1e9)
+    fast = tracer_core.compile(weighted, backend="inductor")
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    fast(x, w)
+    without = row_of(tracer_core.report(fast))
+    assert all(item["seconds"] is None for item in [*without["kernels"], *without["operators"]])
+    assert any("profile= takes" in text for text in without["not_recorded"])
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            fast(x, w)
+    report = tracer_core.report(fast, tmp_path / "out.html", profile=profile)
+    row = row_of(report)
+    assert row["kernels"] and {item["operator"] for item in row["operators"]} >= {
+        "aten.sort.default"
+    }
+    assert all(0 < item["seconds"] < 1 for item in [*row["kernels"], *row["operators"]])
+    for kernel in row["kernels"]:
+        assert kernel["share"] == pytest.approx(kernel["bytes"] / kernel["seconds"] / 1e9)
+    assert not any("time of single kernels" in text for text in row["not_recorded"])
+    page = (tmp_path / "out.html").read_text()
+    assert page.count(" % of the bandwidth") == len(row["kernels"])
+    assert "Times are those of the profile" in page
+    (slowest,) = [text for text in str(report).splitlines() if text.startswith("The slowest")]
+    assert f"{__file__}:" in slowest and "in weighted: " in slowest and "% of all" in slowest
+    assert "The slowest" not in str(tracer_core.report(fast))
+
+
+def test_the_bandwidth_of_the_memory():
+    assert 1e8 < measured.bandwidth("cpu") < 1e13
+    assert measured.bandwidth("cpu") == measured.bandwidth("cpu")
+
+
+def test_the_measured_cost_of_a_break():
+    fast = programs.broken_program()
+    assert row_of(tracer_core.report(fast))["breaks"][0]["seconds"] is None
+    with torch.profiler.profile() as profile:
+        fast(torch.ones(4), 2.0)
+    assert "graph break (programs.py:12)" in {item.key for item in profile.key_averages()}
+    report = tracer_core.report(fast, profile=profile)
+    assert 0 < row_of(report)["breaks"][0]["seconds"] < 1
+    assert " each</span>" in report.to_html()
+
+
+def test_guards_by_line_with_the_one_that_failed_last():
+    report = tracer_core.report(programs.broken_program())
+    row = row_of(report)
+    lines = {line["code"]: line["guards"] for line in row["guards"][0]["lines"]}
+    assert any("x.shape == (3,)" in text for text in lines["return helper(x * scale).cos()"])
+    last = row["recompiles"][-1]
+    assert last["line"].endswith("programs.py:13 in helper")
+    page = report.to_html()
+    assert "failed last</span> <code>y</code>: torch.float32 [4] → torch.float32 [5]" in page
+
+
+@pytest.mark.parametrize("profile", [3, torch.profiler.profile()])
+def test_a_wrong_profile(profile):
+    fast = programs.broken_program()
+    with pytest.raises(OptionError, match="profile=.*: a torch.profiler.profile that has ended is"):
+        tracer_core.report(fast, profile=profile)
 
 
 def test_json_has_a_versioned_schema(tmp_path):

@@ -28,9 +28,7 @@ NAVIGATION: dict[str, tuple[str, ...]] = {
     "Tutorial": ("tutorial",),
     "How-to": (
         "howto", "usage", "migration", "features", "backends", "frameworks", "gpu", "generation",
-        "report",
-        "wrong_results", "packages",
-        "native_library", "writing_a_backend",
+        "report", "profiling", "wrong_results", "packages", "native_library", "writing_a_backend",
     ),
     "Reference": (
         "reference/api", "reference/settings", "graph_breaks", "limits", "limits_table", "support",

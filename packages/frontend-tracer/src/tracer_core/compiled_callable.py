@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.compiler import is_compiling as torch_is_compiling
 
+from tracer_core.debug.user_lines import shorten
+
 
 def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls `target`: the function that is traced for a callable that is not a Python function."""
@@ -23,7 +25,11 @@ def wrapper(
         # torch.compile and torch.export trace the original, not our own code.
         if torch_is_compiling():
             return target(*args, **kwargs)
-        return run(args, kwargs)
+        try:
+            return run(args, kwargs)
+        except BaseException as error:
+            shorten(error)
+            raise
 
     return call
 

@@ -34,6 +34,7 @@ from typing import Any, Protocol, TypeVar, cast
 from torch import fx, nn
 from torch.compiler import is_compiling as torch_is_compiling
 
+from tracer_core.debug.user_lines import shorten
 from tracer_core.errors import OptionError
 from tracer_core.torch_private import share_module_state
 from tracer_core.torch_private.module_calls import SLOT, call_implementation, put_slot
@@ -288,7 +289,11 @@ def _put(
         # torch.compile and torch.export trace the module: below they would see our own code.
         if torch_is_compiling():
             return function(own, *args, **kwargs)  # type: ignore[misc]
-        result = (hooked if own._forward_pre_hooks else run)((own, *args), kwargs)
+        try:
+            result = (hooked if own._forward_pre_hooks else run)((own, *args), kwargs)
+        except BaseException as error:
+            shorten(error)
+            raise
         if type(own) is not cls:  # a lazy module after its first call
             agree(own)
         return result

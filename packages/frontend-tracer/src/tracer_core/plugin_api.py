@@ -51,6 +51,8 @@ from tracer_core.contract.specs import (
 )
 from tracer_core.debug.graph_script import listing as graph_listing
 from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.debug.profiling import label as row_label
+from tracer_core.debug.profiling import row as profile_row
 from tracer_core.debug.stages import StageRecord, debug_folder, stage, wants_text
 from tracer_core.engine_support.compilers import Command, compilers
 from tracer_core.errors import (
@@ -62,6 +64,7 @@ from tracer_core.errors import (
     TracerError,
     VerifyError,
 )
+from tracer_core.guards.generated_code import define
 from tracer_core.limit_table import Limit, LimitTable
 from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
 from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
@@ -72,6 +75,7 @@ from tracer_core.storage.store import FORMAT as ENTRY_FORMAT
 from tracer_core.storage.store import Folder, Store, packed, unpacked
 from tracer_core.torch_private.distributed import communicates
 from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.needed import PROFILING, profiler_state
 from tracer_core.variable_table import Variable, count, flag, seconds, size
 
 if TYPE_CHECKING:
@@ -137,6 +141,8 @@ __all__ = [
     "scan_in_sequence", "scan_scalars", "scan_step",
     # settings and limits
     "Environment", "Limit", "LimitTable", "Variable", "count", "env", "flag", "seconds", "size",
+    # profiles, and the lines of generated functions in tracebacks
+    "PROFILING", "define", "profile_row", "profiler_state", "row_label",
     # stages and logs
     "StageRecord", "debug_folder", "enabled", "graph_listing", "logger", "note", "stage",
     "wants_text",

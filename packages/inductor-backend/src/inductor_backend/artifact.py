@@ -22,7 +22,7 @@ from inductor_backend.runtime.determinism import without_deterministic_form
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 9
+FORMAT = 10
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:

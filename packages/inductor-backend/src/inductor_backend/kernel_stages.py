@@ -33,7 +33,7 @@ from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
-from tracer_core.plugin_api import enabled, note
+from tracer_core.plugin_api import enabled, note, row_label
 
 
 def lower_graph(c: Compilation) -> None:
@@ -201,6 +201,8 @@ def group_runs(c: Compilation) -> None:
                 )
             )
             module.call(step.run, kernel, comments)
+            frames = [o.user_frame for node in group.loops for o in node.origins]
+            step.run.rows.append(row_label(step.run.called[-1], frames))
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
     c.memory.drop_after = drops
@@ -242,6 +244,14 @@ def load(c: Compilation) -> None:
         deterministic=not scatters_atomically(c.program),
     )
     c.runner = runner_of(namespace, artifact)
+
+
+def cache_data(c: Compilation) -> dict[str, list[str]]:
+    """Returns what a report shows of the built library: whether the cache had it, and why."""
+    library = None if c.runner is None else c.runner.artifact.library
+    if library is None:
+        return {}
+    return {"cache": [f"kernels: {'hit' if library.hit else 'miss'}: {library.reason}"]}
 
 
 def verify_program(c: Compilation) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from inductor_backend.codegen.wrapper import operator_row
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import ExternNode
+from tracer_core.plugin_api import row_label
 
 if TYPE_CHECKING:
     from inductor_backend.compilation import Compilation
@@ -35,6 +37,8 @@ class KernelRow:
     nbytes: int
     #: Its code.
     code: str = ""
+    #: Its name in a profile, with the lines.
+    row: str = ""
 
     def __str__(self) -> str:
         blocks = " ".join(f"{name}={size}" for name, size in self.blocks.items())
@@ -67,15 +71,17 @@ def kernel_table(c: Compilation) -> KernelTable:
         blocks = dict(getattr(kernel, "constants", ()))
         if blocks:
             blocks["warps"] = kernel.warps  # type: ignore[attr-defined]
+        frames = tuple(dict.fromkeys(o.user_frame for o in origins if o.user_frame))
         rows.append(
             KernelRow(
                 name,
                 tuple(dict.fromkeys(origin.op for origin in origins)),
-                tuple(dict.fromkeys(o.user_frame for o in origins if o.user_frame)),
+                frames,
                 f"[{loops}]",
                 blocks,
                 _nbytes(c, group.loops, kernel.pointers),
                 c.module.text_of(kernel.text, name, ()),
+                row_label(name, frames),
             )
         )
     return KernelTable(rows)
@@ -91,6 +97,7 @@ def report_data(c: Compilation) -> dict[str, Any]:
             "kernel": c.choices[node.name].kind.text,
             "reason": c.choices[node.name].reason,
             "is_aten": not c.choices[node.name].kind.is_native,
+            "row": operator_row(c.program, node, c.choices[node.name]),
         }
         for node in c.program.nodes
         if isinstance(node, ExternNode)

@@ -78,7 +78,7 @@ PIPELINE = (
     Stage("memory", kernels.place_memory, "any", kernels.verify_memory, lambda c: printer.memory(c.memory)),
     Stage("group_runs", kernels.group_runs, "any", None, lambda c: "\n".join(c.sources), suffix=""),
     Stage("module", kernels.write_module, "any", None, lambda c: c.text, lambda c: c.summary, report_data, "py"),
-    Stage("build", kernels.load),
+    Stage("build", kernels.load, data=kernels.cache_data),
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ No recorded operator mutates its arguments. A real tensor becomes an extra input
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import operator
@@ -90,6 +91,7 @@ class AtenRecorder(DispatchMode):
         super().__init__()
         self.graph = torch.fx.Graph()
         self.frame = ""
+        self._begun: list[tuple[int, str]] = []
         self.out_of_place = False
         #: Whether operators skip functionalization because there are tensors of subclasses, and
         #: whether one is being functionalized.
@@ -118,6 +120,19 @@ class AtenRecorder(DispatchMode):
         self._zeros: set[int] = set()  # ids of fakes of tensors without memory that are zero
 
     # Inputs
+
+    def begin(self, frame: str) -> None:
+        """Names the line of the program that the next operators, and their backward, belong to."""
+        self.frame = frame
+        self._begun.append((torch_private.next_sequence_number(), frame))
+
+    def _where(self) -> str:
+        """Returns the line of the operator under way; in a backward that of its forward."""
+        number = None if self.frame else torch_private.running_sequence_number()
+        if number is None:
+            return self.frame
+        place = bisect.bisect_right(self._begun, number, key=operator.itemgetter(0))
+        return self._begun[place - 1][1] if place else ""
 
     def add_input(self, name: str, value: Any) -> torch.fx.Node:
         """Adds a placeholder for `value` after the existing ones."""
@@ -196,7 +211,7 @@ class AtenRecorder(DispatchMode):
         """
         node = add_node(self.graph, "call_function", target, args, kwargs)
         node.meta["val"] = value
-        node.meta["user_frame"] = self.frame
+        node.meta["user_frame"] = self._where()
         if self._inside_operator:
             node.meta[DECOMPOSED] = self._inside_operator
         return node

@@ -151,7 +151,7 @@ class Interpretation:
 
     def _interpret_nodes(self, places: Any) -> None:
         for node in self.gm.graph.nodes:
-            self.recorder.frame = node.meta.get("user_frame") or ""
+            self.recorder.begin(node.meta.get("user_frame") or "")
             if places is not None:
                 places.override = self.recorder.frame
             self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI

@@ -130,7 +130,8 @@ _KEEPS_LOCALS = frozenset({"locals", "vars", "exec"})
 #: Names of functions whose answer only eager Python has: frames, references to objects.
 _EAGER_ONLY = frozenset(
     {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack", "tb_frame",
-     "excepthook", "__excepthook__", "getrefcount", "get_referrers", "get_objects"}
+     "excepthook", "__excepthook__", "getrefcount", "get_referrers", "get_objects", "breakpoint",
+     "set_trace"}
 )  # fmt: skip
 #: Instructions behind which a function does not go on.
 ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})

@@ -6,11 +6,20 @@ Where no profiler is active, a call costs one lookup in `profiler_state` at each
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tracer_core.torch_private.needed import PROFILING, ProfilerRow, profiler_state
+import torch
+
+from tracer_core.torch_private.needed import (
+    PROFILING,
+    ProfilerRow,
+    is_emitting_nvtx,
+    profiler_state,
+)
 
 
 def is_profiling() -> bool:
@@ -31,6 +40,34 @@ def label(name: str, frames: Iterable[str]) -> str:
     return f"{name} ({', '.join([*places][:2])}{', ...' * (len(places) > 2)})" if places else name
 
 
+def break_row(frame: str) -> str:
+    """Returns the name of the row of a graph break at a line."""
+    return label("graph break", [frame])
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
+@contextlib.contextmanager
+def _with_range(name: str) -> Iterator[None]:
+    with ProfilerRow(name), torch.cuda.nvtx.range(name):
+        yield
+
+
+def row(name: str) -> Any:
+    """Returns the context of one row of the profile.
+
+    On a machine with CUDA it is an NVTX range as well, which Nsight Systems shows; under
+    ``emit_nvtx`` each row is one already.
+
+    Args:
+        name: What the profiler prints.
+    """
+    return _with_range(name) if _has_cuda() and not is_emitting_nvtx() else ProfilerRow(name)
+
+
 def profiled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Returns a function each of whose calls is one row of the profile.
 
@@ -40,7 +77,7 @@ def profiled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
 
     def call(*args: Any) -> Any:
-        with ProfilerRow(name):
+        with row(name):
             return function(*args)
 
     return call

@@ -18,7 +18,8 @@ from tracer_core.limits import MAX_HISTORY
 class Recompile:
     """One recompile. begin: when, of `time.perf_counter`. count: of the cache entries before.
     reason: the guard that failed. source: of its value; seen, now: texts of the value that the
-    newest entry was captured with, and of the present one. hint: what keeps it from failing."""
+    newest entry was captured with, and of the present one. hint: what keeps it from failing. line: of
+    the program, that made the guard."""
 
     begin: float
     count: int
@@ -27,6 +28,7 @@ class Recompile:
     seen: str = ""
     now: str = ""
     hint: str = ""
+    line: str = ""
 
 
 _found: weakref.WeakKeyDictionary[Any, deque[Recompile]] = weakref.WeakKeyDictionary()
@@ -36,7 +38,9 @@ def note_recompile(owner: Any, count: int, reason: str, failed: Any) -> None:
     """Notes a recompile of a compiled function. failed: a `guards.explanation.Failed`, or None."""
     if owner is None:
         return
-    values = () if failed is None else (failed.source, failed.seen, failed.now, failed.hint)
+    values = (
+        () if failed is None else (failed.source, failed.seen, failed.now, failed.hint, failed.line)
+    )
     recompile = Recompile(time.perf_counter(), count, reason, *values)
     _found.setdefault(owner, deque(maxlen=MAX_HISTORY)).append(recompile)
 

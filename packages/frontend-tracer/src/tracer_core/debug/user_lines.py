@@ -30,6 +30,27 @@ def is_of_library(path: str) -> bool:
     return path.startswith(_LIBRARIES) or "/site-packages/" in path or "/dist-packages/" in path
 
 
+def shorten(error: BaseException) -> None:
+    """Drops entries of this package from the traceback of an exception that leaves a compiled call.
+
+    The first entry of each run of them between two of the program's stays. A traceback that ends in
+    this package is left as it is from there on, because the error is internal.
+    """
+    last = error.__traceback__
+    while last is not None:
+        entry = last.tb_next
+        while entry is not None and _is_entry(last) and _is_entry(entry):
+            entry = entry.tb_next
+        if entry is None:
+            return
+        last.tb_next = last = entry
+
+
+def _is_entry(entry: types.TracebackType) -> bool:
+    """Returns whether an entry is of this package."""
+    return is_own(entry.tb_frame.f_code.co_filename)
+
+
 def _callers() -> Iterator[Location]:
     """Yields the lines that this thread is at, the innermost first."""
     frame: types.FrameType | None = sys._getframe(1)

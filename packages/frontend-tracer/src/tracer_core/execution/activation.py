@@ -18,6 +18,7 @@ from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.debug.fallbacks import graph_raised
 from tracer_core.debug.logs import logger
+from tracer_core.debug.profiling import profiled
 from tracer_core.errors import GraphBreakError, TracerError
 from tracer_core.execution import capture_lock
 from tracer_core.execution.call import BreakKey, Call, StartKey
@@ -48,6 +49,7 @@ from tracer_core.limits import (
     MAX_REGIONS_WITHOUT_GRAPH,
 )
 from tracer_core.registry import events
+from tracer_core.torch_private.needed import PROFILING, profiler_state
 
 use_own_builtins(globals())
 
@@ -138,12 +140,18 @@ class Activation:
             n_direct = 0 if continuation.resume_function.follows_graph else n_direct + 1
             asked = watch is not None and watch.ask(continuation)
             state = ()  # what the program has dropped must be able to die in the next instruction
+            not_raised = None
+            run = continuation.resume_function.run
+            if profiler_state[PROFILING]:
+                run = profiled(run, continuation.resume_function.row())
             try:
-                exit, state = continuation.resume_function.run(continuation)
+                exit, state = run(continuation)
             except NotRaised as error:
-                return self._not_raised(error)
+                not_raised = error  # no context of what the program raises next
             except BaseException as error:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
+            if not_raised is not None:
+                return self._not_raised(not_raised)
             if exit is None:
                 if watch is not None:
                     self._speculate(watch)

@@ -94,8 +94,8 @@ class CompiledFunction:
         )  # fmt: skip
         self._positional, self._named = regions.positional, regions.named
         self._is_announced = False
-        #: The class of the module that was called first; "" for a function.
-        self.module_class = ""
+        #: The class of the module that was called first, "" for a function; the code that runs.
+        self.module_class, self._code = "", getattr(function, "__code__", None)
         _instances.add(self)
         if env().report is not None:
             _reported.append(self)
@@ -138,9 +138,10 @@ class CompiledFunction:
 
     def _row(self) -> str:
         """Returns the name of a call in a profile."""
-        code = getattr(self.function, "__code__", None)
+        code = self._code
         frames = [] if code is None else [f"{code.co_filename}:{code.co_firstlineno}"]
-        return label(f"tracer_core: {name_of(self.function, self.config)}", frames)
+        name = self.config.name or self.module_class or name_of(self.function)
+        return label(f"tracer_core: {name}", frames)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any], epoch: int) -> Any:
         """Runs a call that no cache entry fits; the first one also logs in one line what was
@@ -152,6 +153,7 @@ class CompiledFunction:
         first = next(iter((*args, *kwargs.values())), None)
         if isinstance(first, torch.nn.Module) and self.function.__name__ == "_call_impl":
             self.module_class = type(first).__name__
+            self._code = getattr(first.forward, "__code__", None)
         try:
             return activation.begin(epoch)
         finally:

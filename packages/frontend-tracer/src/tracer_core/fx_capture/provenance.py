@@ -54,8 +54,9 @@ class Provenance:
         varies: Callable[[Any, Source], bool],
         stand_in: Callable[[Any], Any],
         read_subclass: Callable[[torch.Tensor, Source], None],
+        where: Callable[[], str],
     ) -> None:
-        self._read_subclass = read_subclass
+        self._read_subclass, self._where = read_subclass, where
         self.sources = Sources()
         self.guards: list[Guard] = []
         self.tensors: dict[Source, torch.Tensor] = {}
@@ -214,7 +215,7 @@ class Provenance:
         handle = (id(kind), source, key)
         if handle not in self._guarded:
             self._guarded.add(handle)
-            self.guards.append(Guard(kind, source, expected))
+            self.guards.append(Guard(kind, source, expected, self._where()))
 
     def read(self, value: Any, source: Source) -> Any:
         """Guards a value that the program reads at `source`; returns it, or its replacement in this

@@ -67,6 +67,7 @@ class Failed:
     now: str = ""
     hint: str = ""
     died: bool = False
+    line: str = ""
 
 
 #: Kind of a guard -> what somebody can do whose value keeps changing.
@@ -132,6 +133,13 @@ class Failure:
             for owner, group in groups.items()
         }
 
+    def by_line(self) -> dict[str, list[str]]:
+        """Returns the guards by the line of the program that made each."""
+        result: dict[str, list[str]] = {}
+        for guard in self._guards:
+            result.setdefault(guard.line, []).append(str(guard))
+        return result
+
     def conditions(self) -> tuple[str, ...]:
         """Returns `texts` and the conditions on torch's settings, without addresses and numbers of
         constants: equal in each process."""
@@ -175,7 +183,8 @@ class Failure:
             if guard.kind is GuardKind.TENSOR:
                 return self._failed_tensor(guard, value, scope)
             text = f"{guard}, but it is {now}"
-            return Failed(text, guard.source.name, _seen(guard), now, _hint(guard), _died(guard))
+            hint, died = _hint(guard), _died(guard)
+            return Failed(text, guard.source.name, _seen(guard), now, hint, died, guard.line)
         except Exception as error:
             now = f"{type(error).__name__}: {error}"  # what the guard reads is not there any more
             return Failed(f"{guard}, but {now}", guard.source.name, _seen(guard), now, _hint(guard))
@@ -187,7 +196,8 @@ class Failure:
         with torch_private.functions_off():
             differs = next(what for what, check in checks.items() if not eval(check, scope))
         text = f"{shown[differs]}, but it is {_short(type(value) if differs == 'type' else value)}"
-        return Failed(text, guard.source.name, _seen(guard), _tensor_text(value), _hint(guard))
+        now, line = _tensor_text(value), guard.line
+        return Failed(text, guard.source.name, _seen(guard), now, _hint(guard), line=line)
 
 
 def _failed_entry(guard: Guard, value: Any) -> Failed:

@@ -92,6 +92,8 @@ class Guard:
     kind: GuardKind
     source: Source
     expected: Any
+    #: The line of the program that the trace was at, ``file:line in function``.
+    line: str = ""
 
     def text(
         self, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]

@@ -4,6 +4,7 @@ hooks."""
 from __future__ import annotations
 
 import _thread
+import builtins
 import gc
 import importlib
 import importlib.util
@@ -100,6 +101,20 @@ if hasattr(sys, "_getframemodulename"):
 def caller(tracer: Tracer, depth: Any = 1, default: Any = "__main__") -> Any:
     """Names the module of the frame `depth` calls above the function of typing that asks."""
     return _frame_module_name(tracer, depth) or default
+
+
+@special_each(builtins.breakpoint, sys.__breakpointhook__)
+def stop(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> None:
+    """Runs the program in CPython, so that a debugger stops in its own frames."""
+    what = f"{function.__qualname__}() at {tracer.where()}"
+    raise RunEagerly(f"{what} stops in the program's own frames; remove it to compile", True)
+
+
+def _call_debugger(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return stop(tracer, function)
+
+
+CALLED_PACKAGES |= dict.fromkeys(("pdb", "ipdb", "pudb", "debugpy"), _call_debugger)
 
 
 @special_each(sys.settrace, sys.setprofile, *functions_in_c(getattr(sys, "monitoring", types)))

@@ -1,8 +1,8 @@
 """Collects what compiled functions have recorded, as data that JSON can hold.
 
 In: `CompiledFunction` objects. Out: a dictionary whose form `SCHEMA_VERSION` numbers; docs/report.md
-describes it. Nothing is captured, compiled or timed: what was not recorded is left out, and a line of
-``not_recorded`` says so.
+describes it. Nothing is captured, compiled or timed (but the memory's bandwidth, beside a profile):
+what was not recorded is left out, and a line of ``not_recorded`` says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import linecache
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from tracer_core.autoselect.candidates import plan_of, runs
 from tracer_core.bytecode.instructions import instructions
 from tracer_core.contract.version import __version__
 from tracer_core.debug.crossed_limits import crossings
+from tracer_core.debug.profiling import break_row
 from tracer_core.debug.recompiles import recompiles
 from tracer_core.debug.stages import StageRecord, history_of
 from tracer_core.execution.call import name_of
@@ -31,6 +32,7 @@ from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.tiers.profitability import Verdict
 from tracer_core.explanation import eager_parts
+from tracer_core.reporting.measured import Times, bandwidth
 from tracer_core.reporting.summary import summary
 
 SCHEMA = "tracer_core.report"
@@ -44,9 +46,13 @@ CONTEXT = 2
 _FRAME = re.compile(r"(?P<file>.*):(?P<line>\d+) in (?P<function>.*)", re.DOTALL)
 
 
-def collect(functions: Sequence[CompiledFunction]) -> dict[str, Any]:
-    """Returns the data of a report."""
+def collect(functions: Sequence[CompiledFunction], profile: Any = None) -> dict[str, Any]:
+    """Returns the data of a report. profile: a torch.profiler.profile that has ended, or None."""
     rows = [_function(number, function) for number, function in enumerate(functions)]
+    if profile is not None:
+        _add_times(rows, profile)
+    for row in rows:
+        row["not_recorded"] = list(_not_recorded(row))
     environment = {
         "tracer_core": __version__,
         "torch": torch.__version__,
@@ -84,7 +90,7 @@ def _function(number: int, compiled: CompiledFunction) -> dict[str, Any]:
         "guards": [_guards(record) for record in records],
         "recompiles": [asdict(recompile) for recompile in recompiles(compiled)],
         "stages": [_stage(record) for record in stages],
-        "cache": [line for line in compiled.persistent_cache.outcome.split("; ") if line],
+        "cache": [*_cache(compiled, stages)],
         "verdicts": [_verdict(verdict) for verdict in compiled.verdicts],
         "choices": _choices(compiled),
         "limits": list(map(str, crossings(compiled))),
@@ -94,8 +100,22 @@ def _function(number: int, compiled: CompiledFunction) -> dict[str, Any]:
             for item in compiled.compilations
         ],
     }
-    result["not_recorded"] = list(_not_recorded(result))
     return result
+
+
+def _add_times(rows: Sequence[dict[str, Any]], profile: Any) -> None:
+    """Fills in what a profile measured: seconds, and the share of the memory's bandwidth."""
+    names = {item["name"] for row in rows for item in [*row["graphs"], *row["loaded"]]}
+    times = Times(profile, names)
+    for row in rows:
+        for item in [*row["kernels"], *row["operators"]]:
+            item["seconds"] = times.of(item["graph"], item["rows"])
+        for item in row["breaks"]:
+            item["seconds"] = times.of("", item["rows"])
+        for item in row["kernels"]:
+            if item["seconds"]:
+                limit = bandwidth("cuda" if item["blocks"] else "cpu")
+                item["share"] = item["bytes"] / item["seconds"] / limit
 
 
 # Graphs and lines of source
@@ -165,6 +185,9 @@ def _guards(record: Captured) -> dict[str, Any]:
             {"source": source, "guards": texts}
             for source, texts in record.check_first.by_object().items()
         ],
+        "lines": [
+            {**_at(line), "guards": texts} for line, texts in record.check_first.by_line().items()
+        ],
     }
 
 
@@ -180,6 +203,8 @@ def _breaks(compiled: CompiledFunction, records: Sequence[Captured]) -> list[dic
             "reason": item.reason,
             "remedy": item.hint,
             "times": times,
+            "seconds": None,
+            "rows": [break_row(place) for place in (item.location, item.library) if place],
             "chain": chains.get(item, []),
             "library": _at(item.library) if item.library else None,
             **frame(item.location),
@@ -231,6 +256,7 @@ def _compiles(
             key = (record.graph, row["name"])
             if (known := kernels.get(key)) is not None:
                 known["launches"] += 1
+                known["rows"] += [item for item in _rows(row) if item not in known["rows"]]
                 lines = [item["frame"] for item in known["lines"]]
                 known["lines"] += [_at(item) for item in row["frames"] if item not in lines]
                 continue
@@ -238,15 +264,29 @@ def _compiles(
                 "graph": record.graph, "name": row["name"], "operators": list(row["operators"]),
                 "loops": row["loops"], "blocks": dict(row["blocks"]), "bytes": row["nbytes"],
                 "launches": 1, "code": row["code"], "lines": [_at(item) for item in row["frames"]],
+                "rows": _rows(row), "seconds": None, "share": None,
             }  # fmt: skip
         for row in data.get("operators", ()):
             lines = [_at(item) for item in row["frames"]]
             chosen = {name: row[name] for name in ("operator", "kernel", "reason", "is_aten")}
-            result["operators"].append({"graph": record.graph, **chosen, "lines": lines})
+            result["operators"].append({"graph": record.graph, **chosen, "lines": lines,
+                                        "rows": _rows(row), "seconds": None})  # fmt: skip
         if memory := data.get("memory"):
             result["memory"].append({"graph": record.graph, **memory})
     result["kernels"] += kernels.values()
     return result
+
+
+def _rows(row: Mapping[str, Any]) -> list[str]:
+    """Returns the names that a kernel or operator call has in a profile."""
+    return [row["row"]] if row.get("row") else []
+
+
+def _cache(compiled: CompiledFunction, stages: Sequence[StageRecord]) -> Iterable[str]:
+    """Hits and misses of the persistent cache, and those that backends recorded."""
+    yield from (line for line in compiled.persistent_cache.outcome.split("; ") if line)
+    for record in stages:
+        yield from (f"{record.graph}: {line}" for line in (record.data or {}).get("cache", ()))
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -272,11 +312,9 @@ def _not_recorded(row: dict[str, Any]) -> Iterable[str]:
         yield "speed beside eager mode: no calls were compared with eager ones in this process"
     if row["graphs"] and not row["kernels"]:
         yield f"kernels: backend {row['backend']!r} records none"
-    if row["kernels"]:
-        yield "time of single kernels: torch.profiler measures it"
+    if row["kernels"] and not any(item["seconds"] for item in row["kernels"]):
+        yield "time of single kernels: profile= takes a torch.profiler.profile of some calls"
     if row["loaded"]:
         yield "graphs and kernels of entries that an earlier process captured: they are not stored"
-    if row["guards"]:
-        yield "the line that made a guard: guards are listed by the object that they read"
     if any(not item["chain"] for item in row["breaks"]):
         yield "calls that lead to a break of an earlier process"

@@ -24,6 +24,8 @@ from tracer_core.options import REPORT_SUFFIXES
 from tracer_core.variable_table import VARIABLES
 
 if TYPE_CHECKING:
+    import torch
+
     from tracer_core.execution.compiled_function import CompiledFunction
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -60,7 +62,12 @@ class Report:
         return json.dumps({"traceEvents": list(_events(self.data)), "displayTimeUnit": "ms"})
 
 
-def report(fn: Callable[..., Any], path: str | os.PathLike[str] | None = None) -> Report:
+def report(
+    fn: Callable[..., Any],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    profile: torch.profiler.profile | None = None,
+) -> Report:
     """Reports what is known of a compiled object: graphs, breaks, kernels, guards, recompiles, stages.
 
     Nothing is run, compiled or measured for it; what was not recorded is left out, and the report
@@ -70,12 +77,16 @@ def report(fn: Callable[..., Any], path: str | os.PathLike[str] | None = None) -
         fn: What `compile` returned.
         path: The file to write: a page (``.html``), JSON (``.json``) or a Chrome trace of the
             stages (``.trace.json``). None: no file.
+        profile: A ``torch.profiler.profile`` of some calls that has ended. The report then has the
+            time of kernels, operators and graph breaks, and the share of the memory's bandwidth,
+            which a copy measures once.
 
     Returns:
         A `Report`; ``print`` shows its summary.
 
     Raises:
-        OptionError: `fn` is not a compiled object, or `path` has another suffix.
+        OptionError: `fn` is not a compiled object, `path` has another suffix, or `profile` is no
+            profile that has ended.
         TracerError: The file cannot be written.
 
     Examples:
@@ -88,7 +99,7 @@ def report(fn: Callable[..., Any], path: str | os.PathLike[str] | None = None) -
         raise OptionError(f"report needs what compile() returned, not {fn!r}")
     if path is not None:
         _form(path)
-    result = _report([behind.function])
+    result = _report([behind.function], profile)
     if path is not None:
         write(result, path)
     return result
@@ -127,10 +138,10 @@ def _form(path: str | os.PathLike[str]) -> Callable[[Report], str]:
     raise OptionError(f"path={name!r}: a report's file ends in one of {known}")
 
 
-def _report(functions: Sequence[CompiledFunction]) -> Report:
+def _report(functions: Sequence[CompiledFunction], profile: Any = None) -> Report:
     from tracer_core.reporting.collect import collect  # heavy: the tracer
 
-    return Report(collect(functions))
+    return Report(collect(functions, profile))
 
 
 @functools.cache
@@ -141,7 +152,7 @@ def _environment() -> Any:
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    result.filters |= {"seconds": _seconds, "bytes": _bytes}
+    result.filters |= {"seconds": _seconds, "bytes": _bytes, "slowest": _slowest}
     result.globals["flames"] = _flames
     return result
 
@@ -149,6 +160,11 @@ def _environment() -> Any:
 def _seconds(value: float) -> str:
     scale, unit = (1.0, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "µs")
     return f"{value * scale:.3g} {unit}"
+
+
+def _slowest(kernels: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns kernels by the time of all their launches, where it is known."""
+    return sorted(kernels, key=lambda item: -(item["seconds"] or 0.0) * item["launches"])
 
 
 def _bytes(value: float) -> str:

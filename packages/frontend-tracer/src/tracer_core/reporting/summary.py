@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,8 @@ def summary(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             item["seconds"] for row in functions for item in row["stages"] if item["depth"] == 0
         ),
     }  # fmt: skip
-    sentences = [_first(numbers), _ran_eagerly(functions), _speed(functions), _hurts(functions)]
-    return {**numbers, "sentences": sentences}
+    sentences = [_first(numbers), _ran_eagerly(functions), _speed(functions)]
+    return {**numbers, "sentences": [*sentences, *_slowest(functions), _hurts(functions)]}
 
 
 def _sum(functions: Sequence[Mapping[str, Any]], part: str) -> int:
@@ -67,6 +68,18 @@ def _speed(functions: Sequence[Mapping[str, Any]]) -> str:
     stays = sum(verdict["runs"] == "eager" for verdict in last)
     eager = f" {count(stays, 'function')} stayed in eager mode, which was faster." if stays else ""
     return f"Compiled calls ran at {mean:.2f} times eager's speed{many}, measured in calls.{eager}"
+
+
+def _slowest(functions: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """The kernel or operator that takes most of a call's time, where a profile has times."""
+    times: Counter[tuple[str, ...]] = Counter()
+    for item in [item for row in functions for item in [*row["kernels"], *row["operators"]]]:
+        if item["seconds"]:
+            key = item.get("name") or item["operator"], *(at["frame"] for at in item["lines"][:1])
+            times[key] += item["seconds"] * item.get("launches", 1)
+    for key, seconds in times.most_common(1):
+        share = seconds / times.total()
+        yield f"The slowest kernel is {' at '.join(key)}: {share:.0%} of all kernels' time."
 
 
 def _problems(functions: Sequence[Mapping[str, Any]]) -> Iterable[str]:

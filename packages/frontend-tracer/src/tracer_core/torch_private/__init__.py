@@ -32,9 +32,11 @@ from tracer_core.torch_private.autograd import (
     is_out_of_memory,
     leaves_behind,
     let_go_of_saved_tensors,
+    next_sequence_number,
     nodes_behind,
     once_differentiable,
     raised_by_saved_tensors_hook,
+    running_sequence_number,
     saved_tensors_unseen,
 )
 from tracer_core.torch_private.capturing import KernelInvocation, capture_mode

@@ -203,3 +203,13 @@ def leaves_behind(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Returns the leaves that a backward of the tensor accumulates gradients into."""
     nodes = nodes_behind(tensor.grad_fn)
     return [node.variable for node in nodes if hasattr(node, "variable")]
+
+
+#: The number that the next node of autograd gets on this thread.
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+
+
+def running_sequence_number() -> int | None:
+    """Returns the number of the node of autograd whose backward runs on this thread, if any."""
+    node: Any = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())

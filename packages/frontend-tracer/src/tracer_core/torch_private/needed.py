@@ -53,3 +53,8 @@ profiler_state: dict[str, Any] = vars(torch.autograd.profiler)
 PROFILING = "_is_profiler_enabled"
 #: A row of a profile, unseen by dispatch modes: called with a name, values and keyword values.
 ProfilerRow: Any = torch._C._profiler._RecordFunctionFast
+
+
+def is_emitting_nvtx() -> bool:
+    """Returns whether the active profiler is ``torch.autograd.profiler.emit_nvtx``."""
+    return bool(torch._C._autograd._profiler_type() == torch._C._profiler.ActiveProfilerType.NVTX)

@@ -121,6 +121,7 @@ class Tracer(Machine):
             shapes.varies,
             self.live_generators.generator,
             self._subclass,
+            lambda: self.where() if self.frames else "",
         )
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
         self.recorder = Recorder(

@@ -33,8 +33,9 @@ from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.kernels.selection import KernelChoice, KernelKind
 from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR
+from inductor_backend.runtime.profile_rows import ROWS
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
-from tracer_core.plugin_api import SizeSpec
+from tracer_core.plugin_api import PROFILING, SizeSpec, row_label
 
 #: ATen operators whose result's layout depends on their operands' strides, those of size-1
 #: dimensions included.
@@ -106,6 +107,14 @@ def constant_source(value: Any) -> str:
     raise unsupported("codegen", f"an operator's argument {value!r} of type {type(value).__name__}")
 
 
+def operator_row(program: LoopProgram, node: ExternNode, choice: KernelChoice) -> str:
+    """Returns the name of an operator call in a profile."""
+    name = name_of(node.target)
+    if choice.kind is KernelKind.NATIVE:
+        name += f" by {native_launch(program, node, lambda operand: '', choice.form)[0]}"
+    return row_label(name, [node.origin.user_frame])
+
+
 class Wrapper:
     """Writes the module."""
 
@@ -125,8 +134,11 @@ class Wrapper:
         self.views: list[str] = []
         self.view_names: dict[Any, str] = {}
         self.targets: dict[str, str] = {}
+        #: What `call` calls -> the rows of each of these calls in a profile.
+        self.rows: dict[str, list[tuple[str, ...]]] = {}
         self.body = CodeWriter()
         #: Positions of the inputs that `call` may have mutated when it raises; None: unknown.
+        self._runs_of = "None"  # the library of the runs
         self.early: tuple[int, ...] | None = None
         self.code = ""
         self.natives: dict[str, None] = {}  # hand-written native functions that the module calls
@@ -210,6 +222,7 @@ class Wrapper:
                 f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype})"
             )
         if step.run is not None:
+            self._row(step.run.name, *step.run.rows)
             arguments = ["arena_address" if a == "arena" else a for a in step.run.arguments]
             self.body.line(f"{step.run.name}({', '.join([*arguments, *step.run.symbols])})")
         if step.extern is not None:
@@ -235,7 +248,15 @@ class Wrapper:
         launcher, numbers = native_launch(self.program, node, self.address, form)
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
         self.natives[launcher] = None
+        self._row(launcher, self._label(node))
         self.body.line(call_source(launcher, numbers))
+
+    def _row(self, function: str, *labels: str) -> None:
+        """Adds the rows of a call."""
+        self.rows.setdefault(function, []).append(labels)
+
+    def _label(self, node: ExternNode) -> str:
+        return operator_row(self.program, node, self.choices[node.name])
 
     def loop(self, node: ExternNode) -> None:
         """Writes a call of a loop."""
@@ -250,6 +271,7 @@ class Wrapper:
         numbers += [] if loop.length is None else [size_source(loop.length)]
         function = f"library.function({loop.name!r}, {len(numbers)}, fails={loop.fails})"
         self.definitions[f"{loop.name} = {function}"] = None
+        self._row(loop.name, self._label(node))
         self.body.line(call_source(loop.name, numbers))
 
     def extern(self, node: ExternNode) -> None:
@@ -268,8 +290,10 @@ class Wrapper:
         if self.choices[node.name].kind is KernelKind.OUT:
             (written,) = node.writes
             result = self.tensor(Strided(written, self.program.buffers[written].layout))
+            self._row(self.target(node, ".out"), self._label(node))
             self.body.line(f"{self.target(node, '.out')}({', '.join(arguments)}, out={result})")
             return
+        self._row(self.target(node), self._label(node))
         call = f"{self.target(node)}({', '.join(arguments)})"
         if not node.unpack:
             (name,) = node.outputs
@@ -317,6 +341,7 @@ class Wrapper:
         self._make_pool(out)
         if self.expects:
             out.line("unchecked = True")
+        out.line(f"{ROWS} = {self.rows!r}")
         if self.early is not None:
             out.line(f"{MUTATED_ON_ERROR} = {self.early}")
         out.line()
@@ -349,6 +374,7 @@ class Wrapper:
     ) -> None:
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
+            self._runs_of = "library"
             out.line(
                 f"library = load_library([{names}], {self.program.name!r},"
                 " globals().get('LIBRARY'))"
@@ -374,6 +400,9 @@ class Wrapper:
         """Writes `call`. more: parameters beside the inputs."""
         out.line()
         with out.block_python(f"def {name}(args):"):
+            out.line(f"if profiler_state[{PROFILING!r}]:")
+            with out.indented():
+                out.line(f"return call_with_rows(globals(), {name!r}, args, {self._runs_of})")
             if self.expects:
                 out.line("global unchecked")
             self._take_inputs(out, more)
@@ -490,10 +519,12 @@ from inductor_backend.runtime.generated_support import (
     ArenaPool,
     arena_view,
     branches_of,
+    call_with_rows,
     example_tensor,
     expect,
     large_empty,
     load_library,
+    profiler_state,
     report,
     steps_of,
     while_of,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
+from tracer_core.plugin_api import define
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def load_module(
         "LIBRARY": library,
         "CONSTANTS": constants,
     }
-    exec(compile(text, f"<inductor {name}>", "exec"), namespace)
+    define("call", text, namespace, f"inductor {name}")
     return namespace
 
 

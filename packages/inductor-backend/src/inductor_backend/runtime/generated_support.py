@@ -15,16 +15,19 @@ from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.arena import view as arena_view
 from inductor_backend.runtime.cpp.build import Library, build
 from inductor_backend.runtime.huge_pages import large_empty
-from tracer_core.plugin_api import BackendError
+from inductor_backend.runtime.profile_rows import call_with_rows
+from tracer_core.plugin_api import BackendError, define, profiler_state
 
 __all__ = [
     "ArenaPool",
     "arena_view",
     "branches_of",
+    "call_with_rows",
     "example_tensor",
     "expect",
     "large_empty",
     "load_library",
+    "profiler_state",
     "report",
     "steps_of",
     "while_of",
@@ -44,9 +47,7 @@ def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Li
 def _call_of(name: str, code: str) -> Callable[[list[Any]], list[torch.Tensor]]:
     """Returns the function of a generated module without constants."""
     space: dict[str, Any] = {"__name__": f"inductor_{name}", "CONSTANTS": {}}
-    exec(compile(code, f"<inductor {name}>", "exec"), space)
-    call: Callable[[list[Any]], list[torch.Tensor]] = space["call"]
-    return call
+    return define("call", code, space, f"inductor {name}")
 
 
 def branches_of(name: str, if_true: str, if_false: str) -> Callable[..., list[torch.Tensor]]:

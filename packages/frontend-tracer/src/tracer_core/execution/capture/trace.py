@@ -201,7 +201,7 @@ def _trace(
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
                 if any(is_eager_only(frame.code.raw) for frame in tracer.frames):
                     raise RunEagerly(
-                        f"a function with a graph break reads frames or counts references ({error.reason})",
+                        f"a function with a graph break stops in a debugger, reads frames or counts references ({error.reason})",
                         True,
                     ) from None
             if tracer.recorder.program_modes:

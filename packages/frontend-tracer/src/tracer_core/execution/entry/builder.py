@@ -14,13 +14,13 @@ from typing import Any
 
 from tracer_core import torch_private
 from tracer_core.aot.compiled_graph import CompiledGraph
+from tracer_core.bytecode.generated_code import define
 from tracer_core.debug.logs import enabled, note
 from tracer_core.debug.stages import stage
 from tracer_core.errors import Location
 from tracer_core.execution.capture.result import BreakRecord, Captured, Portable
 from tracer_core.execution.entry.codegen import CacheEntry, settings_checks
 from tracer_core.execution.entry.entry_guards import EntryGuards
-from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.graph_call import GraphCall
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.entry.results_and_side_effects import StateAtExit

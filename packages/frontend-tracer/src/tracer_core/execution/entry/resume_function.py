@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import FrameLayout, flatten, frames_of
+from tracer_core.debug.profiling import break_row
 
 if TYPE_CHECKING:
     from tracer_core.trace.eager_interpreter import RealMachine
@@ -72,6 +74,11 @@ class ResumeFunction:
         self.run: Callable[[Continuation], tuple[Exit | None, Any]] = self._counted
         self._exits: dict[Any, Exit] = {}
         self._runs = int(stored)
+
+    def row(self) -> str:
+        """Returns the name of the break in a profile."""
+        code, ip = self.layouts[-1].code, self.layouts[-1].ip
+        return break_row(f"{code.co_filename}:{decode(code).lines[ip] or code.co_firstlineno}")
 
     def _counted(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         self._runs += 1

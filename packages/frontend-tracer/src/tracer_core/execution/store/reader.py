@@ -28,10 +28,10 @@ from tracer_core.aot.autograd_node import (
     node_step,
     with_used_up,
 )
+from tracer_core.bytecode.generated_code import define
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import BreakRecord
-from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.store.code_identity import code_hash
 from tracer_core.execution.store.describe import Finder, OtherSettings

@@ -25,7 +25,6 @@ from tracer_core.contract.runner import NOTHING
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture.result import Captured
-from tracer_core.execution.entry.generated_code import compiled
 from tracer_core.execution.store.code_identity import code_hash
 from tracer_core.execution.store.describe import EntryDescriber
 from tracer_core.execution.store.distributions import modules_in, of_modules
@@ -37,6 +36,7 @@ from tracer_core.execution.store.values import (
     contents,
 )
 from tracer_core.fx_capture.higher_order_calls import CheckpointCall, Target
+from tracer_core.guards.generated_code import compiled
 from tracer_core.limits import MAX_PERSISTED_INT_BITS, MAX_PERSISTED_TENSOR_BYTES
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket

@@ -24,12 +24,12 @@ from tracer_core.autoselect.candidates import CandidatePlan
 from tracer_core.background.compilation import SettingsChanged
 from tracer_core.background.gil_yielding import in_foreground
 from tracer_core.background.thread_modes import Ambient
+from tracer_core.bytecode.generated_code import define
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.debug import stages
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
-from tracer_core.execution.entry.generated_code import define
 from tracer_core.execution.entry.namespace import runtime_namespace
 from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions

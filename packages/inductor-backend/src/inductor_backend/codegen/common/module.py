@@ -43,6 +43,8 @@ class Run:
     lines: list[str] = field(default_factory=list)
     #: The names of their kernels.
     called: list[str] = field(default_factory=list)
+    #: Their rows in a profile.
+    rows: list[str] = field(default_factory=list)
     #: Whether one of them uses the arena.
     in_arena: bool = False
     #: Whether one of them may report an error; no kernel runs after one that did.

@@ -48,6 +48,10 @@ class CppModule(KernelModule):
     def write_call(self, run: Run, kernel: KernelSource, name: str) -> None:
         written = [self._pointer(run, storage) for storage in kernel.pointers]
         sizes = [self._size(run, size) for size in kernel.sizes]
+        if len(run.called) == 2:
+            run.lines.insert(0, "TC_ROW(0);")
+        if len(run.called) > 1:
+            run.lines.append(f"TC_ROW({len(run.called) - 1});")
         run.lines.append(f"{name}({', '.join([*written, *sizes])});")
         if kernel.fails:
             run.lines.append(STOP)

@@ -42,6 +42,11 @@ TC_INLINE void tc_fail(int code) {
     __atomic_store_n(&tc_error[1], code, __ATOMIC_RELAXED);
     __atomic_fetch_add(&tc_error[0], 1, __ATOMIC_RELEASE);
 }
+// What a profile has called before each kernel of a run, with the kernel's number (runtime/profile_rows.py).
+extern "C" {
+__attribute__((visibility("default"), weak)) void (*tc_row)(int64_t) = nullptr;
+}
+#define TC_ROW(number) if (auto begin = tc_row) begin(number)
 TC_INLINE int tc_failures() { return __atomic_load_n(&tc_error[0], __ATOMIC_ACQUIRE); }
 // An index into a dimension of `size`: negative ones count from the end; a bad one is reported and read as 0.
 TC_INLINE int64_t tc_index(int64_t i, int64_t size) {

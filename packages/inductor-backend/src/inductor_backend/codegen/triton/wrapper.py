@@ -38,6 +38,7 @@ from tracer_core.plugin_api import (
     FLEX_ATTENTION,
     FLEX_ATTENTION_BACKWARD,
     SizeSpec,
+    row_label,
 )
 
 
@@ -93,6 +94,7 @@ class TritonWrapper(Wrapper):
             self._allocate(name)
         if step.run is not None:
             run = step.run.name
+            self._row(run, *step.run.rows)
             self.body.line(
                 f"{run}({', '.join([f'launches_{run}', 'stream', *step.run.arguments])})"
             )
@@ -138,7 +140,9 @@ class TritonWrapper(Wrapper):
             return name if name in besides else self.tensor(call.tensors[name], True)
 
         self._launch(
-            "run_flex", [(kernel, [text(name) for name in kernel.pointers]) for kernel in kernels]
+            "run_flex",
+            node,
+            [(kernel, [text(name) for name in kernel.pointers]) for kernel in kernels],
         )
         if besides:
             self.body.line(f"del {', '.join(besides)}")
@@ -150,9 +154,11 @@ class TritonWrapper(Wrapper):
             self._allocate(name)
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
         tensors = [self.tensor(operand, True) for operand in (*node.args[0], *results)]
-        self._launch("run_associative_scan", [(kernel, tensors)])
+        self._launch("run_associative_scan", node, [(kernel, tensors)])
 
-    def _launch(self, name: str, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]) -> None:
+    def _launch(
+        self, name: str, node: ExternNode, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]
+    ) -> None:
         """Writes a run of kernels, each with its tensors. name: of the run, without a number."""
         run = Run(f"{name}_{sum(line.startswith(f'{name}_') for line in self.definitions)}")
         result = []
@@ -167,6 +173,8 @@ class TritonWrapper(Wrapper):
             f"{run.name}, launches_{run.name} = launches({len(run.arguments)}, [{launched}])"
         ] = None
         arguments = ", ".join([f"launches_{run.name}", "stream", *run.arguments])
+        frames = [node.origin.user_frame]
+        self._row(run.name, *(row_label(name_of(kernel), frames) for kernel, _ in kernels))
         self.body.line(f"{run.name}({arguments})")
 
     def _loaded(self, kernel: TritonKernel) -> str:
@@ -205,6 +213,7 @@ class TritonWrapper(Wrapper):
         self, out: CodeWriter, steps: Sequence[WrapperStep], sources: Sequence[str]
     ) -> None:
         out.raw(self.triton.definitions())
+        self._runs_of = "launch_library()"
 
     def _make_pool(self, out: CodeWriter) -> None:
         """Does nothing: arenas come from torch's caching allocator."""
@@ -271,7 +280,14 @@ import torch
 from torch import as_strided
 from torch import empty_strided as empty
 
-from inductor_backend.runtime.generated_support import example_tensor, expect, report
+from inductor_backend.runtime.generated_support import (
+    call_with_rows,
+    example_tensor,
+    expect,
+    profiler_state,
+    report,
+)
+from inductor_backend.runtime.cuda.driver import library as launch_library
 from inductor_backend.runtime.cuda.launch import current_stream, launches, slot
 from inductor_backend.runtime.scalars import on_device
 from inductor_backend.runtime.allocation_hooks import route

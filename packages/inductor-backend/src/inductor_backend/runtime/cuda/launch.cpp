@@ -13,6 +13,9 @@
 #define TC_EXPORT extern "C" __attribute__((visibility("default")))
 TC_EXPORT int tc_error[2];
 int tc_error[2] = {0, 0};
+// What a profile has called before each launch of a run, with its number (runtime/profile_rows.py).
+TC_EXPORT void (*tc_row)(int64_t);
+void (*tc_row)(int64_t) = nullptr;
 
 typedef void* Handle;
 typedef int (*LaunchKernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
@@ -147,6 +150,7 @@ static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
     const int64_t* at = run + 3;
     for (int64_t left = run[1]; left > 0; left--) {
         const int64_t* launch = at;
+        if (auto begin = tc_row) begin(run[1] - left);
         const int64_t* parameters = launch + HEAD;
         const int64_t count = launch[6], matrices = launch[9], grid = launch[2] < 0 ? launch[3] : slots[launch[2]];
         at = parameters + 3 * count + MATRIX * matrices;

@@ -24,6 +24,7 @@ from inductor_backend.runtime.cuda import faster_tiles
 from inductor_backend.runtime.cuda.build import LoadedKernel
 from inductor_backend.runtime.cuda.driver import context, library
 from inductor_backend.runtime.cuda.triton_compile import Kernel
+from inductor_backend.runtime.profile_rows import begin_kernel
 from inductor_backend.torch_private import cuda_raw_stream
 from tracer_core.plugin_api import BackendError
 
@@ -185,7 +186,8 @@ def _interpret(run: _Run, description: int, stream: int, *slots: Any) -> None:
     def number(size: Size) -> int:
         return int(slots[size.number]) if isinstance(size, slot) else size
 
-    for kernel, grid, parameters, *matrices in run.described:
+    for place, (kernel, grid, parameters, *matrices) in enumerate(run.described):
+        begin_kernel(place)
         programs, arguments = (
             number(grid),
             [_at(slots[source], offset) for source, offset in parameters],

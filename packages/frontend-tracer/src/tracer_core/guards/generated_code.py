@@ -10,10 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.guards.own_reference import OwnReference
-
-use_own_builtins(globals())
 
 #: File name -> reference to the function with that text. Not `weakref.finalize`, whose registry a
 #: program may read.
@@ -36,8 +33,18 @@ def _renamed(code: types.CodeType, filename: str) -> types.CodeType:
 def define(
     name: str, text: str, scope: dict[str, Any], title: str, code: types.CodeType | None = None
 ) -> Callable[..., Any]:
-    """Returns the function called `name` that the text defines. scope: its globals, which it
-    shares. title: describes the function in tracebacks. code: the text, if it is compiled already."""
+    """Defines a function by its text, whose lines tracebacks show.
+
+    Args:
+        name: Of the function in the text.
+        text: A module.
+        scope: The globals, which it shares.
+        title: Describes the function in tracebacks.
+        code: The text, if it is compiled already.
+
+    Returns:
+        The function.
+    """
     # The program may use any name.
     title = "".join(item if item.isprintable() else "_" for item in title)
     filename, number = f"<tracer_core {title}>", 1
@@ -46,7 +53,6 @@ def define(
         number += 1
         filename = f"<tracer_core {title}, {number}>"
         entry = (*entry[:3], filename)
-    use_own_builtins(scope)
     exec(compiled(text, filename) if code is None else _renamed(code, filename), scope)
     function: Callable[..., Any] = scope[name]
 
