@@ -89,7 +89,10 @@ WRONG = {
     'tracer_core.compile(model, when="later")': ("call-overload", "reportArgumentType"),
     'tracer_core.compile(model, dynamic="auto")': ("call-overload", "reportArgumentType"),
     'tracer_core.compile(model, options={"frezee": True})': ("call-overload", "reportArgumentType"),
-    'tracer_core.compile(model, options={"freeze": "yes"})': ("call-overload", "reportArgumentType"),
+    'tracer_core.compile(model, options={"freeze": "yes"})': (
+        "call-overload",
+        "reportArgumentType",
+    ),
     "tracer_core.explain(model, x)": ("arg-type", "reportArgumentType"),
     'count: str = tracer_core.backend_options("inductor").options': (
         "assignment",

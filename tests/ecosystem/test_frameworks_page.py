@@ -29,7 +29,9 @@ def run(folder: Path, name: str, *launcher: str) -> str:
 
 
 def test_two_processes(tmp_path):
-    printed = run(tmp_path, "file=train_ddp.py", "-m", "torch.distributed.run", "--nproc-per-node=2")
+    printed = run(
+        tmp_path, "file=train_ddp.py", "-m", "torch.distributed.run", "--nproc-per-node=2"
+    )
     assert "learned: True - 1 graph compiled" in printed and "2 graph breaks so far" in printed
 
 

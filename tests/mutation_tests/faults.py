@@ -69,7 +69,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "pass"),
     _tensor_guards("strides are not guarded", "if facts.stride is not None:", "if False:"),
     Fault("grad mode is not guarded", "guards", "execution/entry/codegen.py",
-    '        f"is_grad_enabled() is {state.grad}",\n', ""),
+    '        f"is_grad_enabled() is {state.grad}": ("is_grad_enabled()", state.grad),\n', ""),
     Fault("a stamp never looks again", "guards", "guards/fast_path_guard.py",
     "if guard.unchanged() and (guard.rest is None or guard.rest()):", "if True:"),
     Fault("a stamp forgets what no word tells", "guards", "guards/fast_path_guard.py",

@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = r"(tracer-core|inductor-backend|cudagraphs-backend|onnxrt-backend|tvm-backend)"
 #: A command with one of our names that is no folder of a checkout, and a link to the index.
-ADVICE = re.compile(rf"pip install [^\n]*(?<![\w/-]){OURS}(?![\w-])(?! in a|/)|pypi\.org/project/{OURS}")
+ADVICE = re.compile(
+    rf"pip install [^\n]*(?<![\w/-]){OURS}(?![\w-])(?! in a|/)|pypi\.org/project/{OURS}"
+)
 READ = [
     *sorted(ROOT.glob("packages/*/src/**/*.py")),
     *sorted(ROOT.glob("packages/*/README.md")),

@@ -179,7 +179,9 @@ def layouts(built):
 
 @pytest.fixture
 def any_size(monkeypatch):
+    """Operands of any size are aligned, and none is padded before."""
     monkeypatch.setattr(matmul, "MIN_COPIED_OPERAND", 64)
+    monkeypatch.setattr(pad_matmul, "WORK_OF_A_BYTE", 1e9)
 
 
 def test_scores_and_weights_of_attention_lie_in_aligned_rows(any_size):
@@ -211,3 +213,26 @@ def test_float32_without_tf32_stays_as_it_is(any_size, monkeypatch):
     run(attention, *(R(6, 37, 16) for _ in range(3)))
     (_, _, scores), (weights, _, _) = layouts(run.built)
     assert scores == weights == (37 * 37, 37, 1)
+
+
+def test_the_columns_of_a_gradient_lie_in_aligned_rows(any_size):
+    """What a loop computes is the transposed operand of a weight's gradient."""
+    g, x = R(32, 37).half(), R(32, 16).half()
+    run(lambda g, x: (g * 2).t() @ x, g, x)
+    ((operand, _, _),) = layouts(run.built)
+    assert operand == (1, 40)
+
+
+def test_a_weight_is_copied_where_its_matmul_is_large_beside_the_copy(any_size, monkeypatch):
+    monkeypatch.setattr(matmul, "WORK_OF_A_BYTE", 8)
+    x, weight = R(32, 37).half(), R(16, 37).half()
+
+    def program(x, weight):
+        return x.relu() @ weight.t()
+
+    run(program, x, weight)
+    ((_, operand, _),) = layouts(run.built)
+    assert operand == (1, 40)
+    run(program, x[:4], weight)
+    ((_, operand, _),) = layouts(run.built)
+    assert operand == (1, 37)

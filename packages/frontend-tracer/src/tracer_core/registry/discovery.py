@@ -361,7 +361,9 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
         plugin = entry.load()
         if (seconds := time.perf_counter() - begin) > _SLOW_IMPORT:
             text = "importing %s of %s took %.1f s, in each process that lists backends: Backend takes its"
-            text += " functions as 'module:function', too, which is imported when the backend is used"
+            text += (
+                " functions as 'module:function', too, which is imported when the backend is used"
+            )
             logger().warning(text, entry.value, " ".join(filter(None, origin)), seconds)
         manager.register(plugin, f"{entry.name}@{origin[0]}")
     except (Exception, SystemExit) as error:  # SystemExit of a plug-in must not end the program

@@ -21,6 +21,7 @@ from inductor_backend.ir.values import Value, cast, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.lowering.context import Lowering, aten, lower
+from inductor_backend.passes.pad_matmul import WORK_OF_A_BYTE
 from tracer_core.plugin_api import Trait, overloads_with
 
 #: Bytes of a vector load, and the elements from which an operand is copied for it.
@@ -47,30 +48,33 @@ def _at_least(stride: Any, size: Any) -> bool:
     return isinstance(stride, int) and isinstance(size, int) and stride >= size
 
 
-def matrix(ctx: Lowering, x: Ref) -> Strided:
+def matrix(ctx: Lowering, x: Ref, work: float = 0.0) -> Strided:
     """Returns the operand as BLAS requires it, else a row-major copy (on GPUs that of its transpose
     where its columns are contiguous: the two operands of a gradient's matmuls then share one copy).
-    On GPUs the rows of a copy begin at multiples of 16 bytes, and what a loop computes is copied for
-    that: the copy is written in place of the operand where nothing else reads it."""
+    On GPUs the rows of a copy begin at multiples of 16 bytes, and two kinds of operands are copied for
+    that: what a loop computes, where the copy is written in place of the operand if nothing else
+    reads it, and what is small for the `work` of its matmul, in FLOPs."""
     layout = x.strided()
-    if layout is not None and is_blas_matrix(layout) and not (ctx.gpu and _is_slow(x, layout)):
-        return Strided(x.buffer.name, layout)
     order = [*range(len(x.sizes) - 2), len(x.sizes) - 1, len(x.sizes) - 2]
     transposed = ctx.gpu and _columns_are_contiguous(x)
     source = x.permute(order) if transposed else x
     strides = _aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
+    if layout is not None and is_blas_matrix(layout):
+        slow = strides is not None and _crosses(layout, x.dtype)
+        free = x.buffer.kind is BufferKind.TEMP
+        pays = free or work >= WORK_OF_A_BYTE * ctx.sizes.hint(layout.numel) * x.dtype.itemsize
+        if not (slow and pays) and not (ctx.gpu and _misses_vectors(x, layout)):
+            return Strided(x.buffer.name, layout)
     copied = ctx.copy(source, strides, exactly=strides is not None)
     result = (copied.permute(order) if transposed else copied).strided()
     assert result is not None
     return Strided(copied.buffer.name, result)
 
 
-def _is_slow(x: Ref, layout: BufferLayout) -> bool:
-    """Checks that tensor cores read an operand's rows one element at a time, and that an aligned copy
-    costs less than that."""
-    if x.buffer.kind is BufferKind.TEMP and _crosses(layout, x.dtype):
-        return _aligned_strides(layout.sizes, x.dtype) is not None
-    return _misses_vectors(x, layout)
+def operands(ctx: Lowering, a: Ref, b: Ref) -> list[Strided]:
+    """Returns the two operands of a matmul, or of a batch of them."""
+    work = 2.0 * math.prod(map(ctx.sizes.hint, (*a.sizes, b.sizes[-1])))
+    return [matrix(ctx, a, work), matrix(ctx, b, work)]
 
 
 def _crosses(layout: BufferLayout, dtype: torch.dtype) -> bool:
@@ -125,11 +129,10 @@ def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
 
 @lower(aten.bmm.default)
 def bmm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    operands = [matrix(ctx, a), matrix(ctx, b)]
     strides = _aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
     if strides is not None and not _is_returned(ctx.node):
-        return ctx.extern(unaligned_gemm.matmul, operands, strides=strides, label="mm")
-    return ctx.extern(ctx.node.target, operands)
+        return ctx.extern(unaligned_gemm.matmul, operands(ctx, a, b), strides=strides, label="mm")
+    return ctx.extern(ctx.node.target, operands(ctx, a, b))
 
 
 def _is_returned(node: torch.fx.Node) -> bool:
@@ -165,7 +168,7 @@ def _row_times_matrix(ctx: Lowering, a: Ref, b: Ref) -> Ref:
 
 @lower(unaligned_gemm.mm)
 def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    return ctx.extern(unaligned_gemm.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
+    return ctx.extern(unaligned_gemm.mm, operands(ctx, a, b), label="mm")
 
 
 @lower(aten.addmm.default, aten.baddbmm.default)
@@ -173,8 +176,7 @@ def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 
     if (beta, alpha) == (1, 1) and ctx.node.target is aten.addmm.default and _is_one_row(ctx, a, b):
         return _plus_bias(ctx, _row_times_matrix(ctx, a, b).reshape(ctx.shape()), bias)
     scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
-    operands = [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)]
-    return ctx.extern(ctx.node.target, operands, scale)
+    return ctx.extern(ctx.node.target, [ctx.strided(bias), *operands(ctx, a, b)], scale)
 
 
 def _plus_bias(ctx: Lowering, total: Ref, bias: Ref) -> Ref:
