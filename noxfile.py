@@ -588,7 +588,9 @@ def release(session: nox.Session) -> None:
         return str(session.run("git", *arguments, external=True, silent=True)).strip()
 
     if git("status", "--porcelain") and "--uncommitted" not in session.posargs:
-        session.error("files are changed or new: commit them, so that the release is what a tag names")
+        session.error(
+            "files are changed or new: commit them, so that the release is what a tag names"
+        )
     folder, builder = ROOT / "dist", Path(session.create_tmp()).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     session.install(*BUILD, METADATA, FRONTEND)
