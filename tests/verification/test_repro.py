@@ -101,8 +101,7 @@ def test_the_smallest_part_that_is_wrong(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PLANTED + "import tracer_core\n" + WRONG_TANH)
     small, full = tmp_path / "small.py", tmp_path / "full.py"
-    command = [sys.executable, program, small, full]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = torch_server.run([program, small, full], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     text = small.read_text()
     calls = text.partition("def graph_0(")[2].partition("def graph_0_inputs")[0]

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from tracer_core import api
 from tracer_core.options import CompileConfig
@@ -20,7 +19,7 @@ from tracer_core.verification.state import copied
 from tracer_core.verification.verify import verify
 
 #: A graph, its inputs, and which of these are parameters and buffers.
-Part = tuple[GraphModule, list[Any], list[int]]
+Part = tuple[torch.fx.GraphModule, list[Any], list[int]]
 
 
 def smallest(part: Part, config: CompileConfig, seconds: float) -> Part:
@@ -29,7 +28,7 @@ def smallest(part: Part, config: CompileConfig, seconds: float) -> Part:
     end, (gm, inputs, own) = time.monotonic() + seconds, part
     if seconds <= 0 or not _is_wrong(part, config):
         return part
-    recorder = Interpreter(gm, garbage_collect_values=False)
+    recorder = torch.fx.Interpreter(gm, garbage_collect_values=False)
     recorder.run(*copied(inputs))
     parameters = {gm.graph.find_nodes(op="placeholder")[at] for at in own}
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
@@ -55,11 +54,14 @@ def _is_wrong(part: Part, config: CompileConfig) -> bool:
 
 
 def _part(
-    gm: GraphModule, calls: Sequence[Node], values: dict[Node, Any], parameters: Collection[Node]
+    gm: torch.fx.GraphModule,
+    calls: Sequence[torch.fx.Node],
+    values: dict[torch.fx.Node, Any],
+    parameters: Collection[torch.fx.Node],
 ) -> Part | None:
     """Returns some calls of a graph as a graph; None where there is none, or where an input would be
     something else than a tensor or number."""
-    chosen, graph, env = set(calls), Graph(), {}
+    chosen, graph, env = set(calls), torch.fx.Graph(), {}
     needed = dict.fromkeys(i for node in calls for i in node.all_input_nodes if i not in chosen)
     if not calls or not all(isinstance(values[i], (torch.Tensor, int, float)) for i in needed):
         return None
@@ -69,4 +71,4 @@ def _part(
         env[node] = graph.node_copy(node, env.__getitem__)
     graph.output(tuple(env[node] for node in calls if not chosen.issuperset(node.users or [gm])))
     own = [at for at, item in enumerate(needed) if item in parameters]
-    return GraphModule(gm, graph), [values[item] for item in needed], own
+    return torch.fx.GraphModule(gm, graph), [values[item] for item in needed], own
