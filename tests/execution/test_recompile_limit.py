@@ -572,3 +572,27 @@ def test_a_loop_of_the_first_call_alone_leaves_later_calls_compiled(always):
     assert actual is not None
     kept = [record for record in actual.function.breaks if record.kind == "recompile_limit"]
     assert bool(kept) == always
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_a_recompile_names_the_module_and_the_guard_under_the_calls_own_grad_mode():
+    net = Scaled()
+    compiled = tracer_core.compile(net, backend="eager")
+    with CaptureCounter() as counter:
+        compiled(X)
+        with torch.no_grad():
+            compiled(X)
+        net.scale = 3.0
+        compiled(X)
+    assert counter.recompiles == [
+        ("Scaled", "torch settings: is_grad_enabled() is True, but it is False"),
+        ("Scaled", "(type(self.scale) is float and self.scale == 2.0), but it is 3.0"),
+    ]

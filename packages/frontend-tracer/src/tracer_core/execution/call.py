@@ -94,7 +94,9 @@ def _has_lazy_tensors(module: torch.nn.Module) -> bool:
     )
 
 
-def name_of(function: Any, config: CompileConfig | None = None) -> str:
-    """Returns the name of a function in messages, which ``compile(name=)`` may have set."""
+def name_of(function: Any, config: CompileConfig | None = None, owner: Any = None) -> str:
+    """Returns the name of a function in messages, which ``compile(name=)`` may have set; of a module
+    the name of its class, which the compiled function `owner` holds."""
     named = "" if config is None else config.name
+    named = named or getattr(owner, "module_class", "")
     return named or getattr(function, "__qualname__", None) or repr(function)

@@ -89,7 +89,7 @@ class CompiledFunction:
         persistent_cache = PersistentCache(self, function, config)
         self.runtime = Runtime(
             function, config, owner, regions, entries, persistent_cache,
-            Tiering(function, config, regions, entries, compilations, persistent_cache),
+            Tiering(function, config, regions, entries, compilations, persistent_cache, owner),
             RecompileLimit(function, config, entries, owner), compilations, ways_of,
         )  # fmt: skip
         self._positional, self._named = regions.positional, regions.named
@@ -140,8 +140,7 @@ class CompiledFunction:
         """Returns the name of a call in a profile."""
         code = self._code
         frames = [] if code is None else [f"{code.co_filename}:{code.co_firstlineno}"]
-        name = self.config.name or self.module_class or name_of(self.function)
-        return label(f"tracer_core: {name}", frames)
+        return label(f"tracer_core: {name_of(self.function, self.config, self)}", frames)
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any], epoch: int) -> Any:
         """Runs a call that no cache entry fits; the first one also logs in one line what was

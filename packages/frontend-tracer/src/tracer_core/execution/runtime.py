@@ -56,7 +56,7 @@ class Runtime:
     @property
     def name(self) -> str:
         """The name of the function in messages."""
-        return name_of(self.function, self.config)
+        return name_of(self.function, self.config, self.owner())
 
     def use(self, config: CompileConfig) -> None:
         """Captures by another configuration from now on."""

@@ -59,7 +59,7 @@ class Failed:
     """A guard that a state does not meet. text: for people. source: of the value ("" for a relation
     of several); seen, now: texts of what the entry was captured with, and of what it is. died: what
     the entry was captured with is dead, so that an equal text may name another object. hint: what
-    keeps it from failing."""
+    keeps it from failing. is_setting: of torch (grad mode, threads), which no value has."""
 
     text: str
     source: str = ""
@@ -68,6 +68,7 @@ class Failed:
     hint: str = ""
     died: bool = False
     line: str = ""
+    is_setting: bool = False
 
 
 #: Kind of a guard -> what somebody can do whose value keeps changing.
@@ -158,7 +159,7 @@ class Failure:
             if not eval(text, scope):
                 now = _short(eval(reading, scope))
                 text = f"torch settings: {text}, but it is {now}"
-                return Failed(text, f"torch's {reading}", _short(seen), now)
+                return Failed(text, f"torch's {reading}", _short(seen), now, is_setting=True)
         for guard in (*self._guards, *self._others):
             failed = (
                 self._failed(guard, scope)

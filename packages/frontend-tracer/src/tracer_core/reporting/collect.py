@@ -77,7 +77,7 @@ def _function(number: int, compiled: CompiledFunction) -> dict[str, Any]:
     names = {record.name for record in records}
     result: dict[str, Any] = {
         "id": f"f{number}",
-        "name": compiled.config.name or compiled.module_class or name_of(compiled.function),
+        "name": name_of(compiled.function, compiled.config, compiled),
         "file": "" if code is None or compiled.module_class else code.co_filename,
         "line": 0 if code is None else code.co_firstlineno,
         "backend": compiled.config.backend.name,

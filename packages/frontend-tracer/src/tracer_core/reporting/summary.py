@@ -48,7 +48,7 @@ def _ran_eagerly(functions: Sequence[Mapping[str, Any]]) -> str:
     reasons = [item for row in functions for item in row["eager"]]
     aten = sum(item["is_aten"] for row in functions for item in row["operators"])
     text = (
-        f"In eager mode: {count(len(reasons), 'part')}; the first because {reasons[0]['why']}."
+        f"In eager mode: {count(len(reasons), 'part')}; the first: {reasons[0]['why']}."
         if reasons
         else "Nothing is known to run in eager mode, but what stands at graph breaks."
         if any(row["breaks"] for row in functions)
@@ -101,7 +101,7 @@ def _problems(functions: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         if row["recompiles"]:
             last = row["recompiles"][-1]
             times = count(len(row["recompiles"]), "time")
-            yield f"{row['name']} was compiled again {times}, the last time as {last['reason']}"
+            yield f"{row['name']} was compiled again {times}, the last time because {last['reason']}"
     stages = [item for row in functions for item in row["stages"] if item["depth"] == 0]
     if stages:
         longest = max(stages, key=lambda item: item["seconds"])

@@ -106,7 +106,7 @@ def _settings(config: CompileConfig) -> str:
     if name not in list_backends() or name == "auto":
         what = f"repro: a script cannot compile with {name!r}"
         raise OptionError(
-            f"{what}; compile with the name of one installed backend (choices() tells which serves)"
+            f"{what}; name one installed backend (a callable: give it an entry point; a list: choices() shows which serves)"
         )
     fields = dataclasses.fields(config.options) if dataclasses.is_dataclass(config.options) else ()
     values = {item.name: getattr(config.options, item.name) for item in fields}

@@ -110,8 +110,10 @@ class Tiering:
         entries: Entries,
         compilations: list[Compilation],
         persistent_cache: PersistentCache,
+        owner: Callable[[], Any],
     ) -> None:
         self._function, self.config, self._regions = function, config, regions
+        self._owner = owner
         self._entries, self._compilations, self._persistent_cache = (
             entries,
             compilations,
@@ -182,7 +184,7 @@ class Tiering:
             self._persistent_cache.record_verdict(key, stored)
         self._wait = min(2 * self._wait, MAX_CHECK)
         if result.native and not any(earlier.native for earlier in self.verdicts):
-            logger().warning("%s: %s", name_of(self._function, self.config), result)
+            logger().warning("%s: %s", name_of(self._function, self.config, self._owner()), result)
         self.verdicts.append(result)
 
     def apply(self, stored: StoredVerdict, ways: Ways) -> bool:

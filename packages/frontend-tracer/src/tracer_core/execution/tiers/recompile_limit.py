@@ -12,7 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.debug.crossed_limits import crossed
@@ -31,6 +31,9 @@ from tracer_core.limits import (
 )
 from tracer_core.options import CompileConfig
 from tracer_core.registry import events
+
+if TYPE_CHECKING:
+    from tracer_core.guards.explanation import Failed
 
 use_own_builtins(globals())
 
@@ -52,6 +55,9 @@ class RecompileLimit:
         self._entries, self._owner = entries, owner
         self.forget()
 
+    def _name(self) -> str:
+        return name_of(self._function, self.config, self._owner())
+
     def forget(self) -> None:
         """Drops what was counted and logged."""
         self._single_uses = SingleUses()
@@ -71,11 +77,10 @@ class RecompileLimit:
         if count == 0 and total > MAX_RECENT_ENTRIES:
             crossed("MAX_RECENT_ENTRIES", reached=total, owner=self._owner())
         if count < self.config.recompile_limit and total < MAX_CACHE_ENTRIES:
-            failed = self._entries.failed(newest, state)
+            failed = self._closest(cache, newest, state)
             reason = "a guard failed" if failed is None else failed.text
             note_recompile(self._owner(), total, reason, failed)
-            name = name_of(self._function, self.config)
-            events.recompile(function=name, reason=reason, count=total)
+            events.recompile(function=self._name(), reason=reason, count=total)
             return True
         if self.config.fullgraph:
             raise RecompileLimitError(**self._facts(cache, newest, state))
@@ -88,6 +93,15 @@ class RecompileLimit:
         if not cache.closed_early:
             self.warn(cache, state)
         return False
+
+    def _closest(self, cache: GuardedCache, newest: Any, state: Any) -> Failed | None:
+        """Returns the guard that a call fails: of the newest entry, or of one captured under the
+        call's own settings of torch, since the settings alone would not explain why that one misses."""
+        first = self._entries.failed(newest, state)
+        if first is None or not first.is_setting:
+            return first
+        others = (self._entries.failed(entry, state) for entry in reversed(cache.known(state)))
+        return next((other for other in others if other and not other.is_setting), first)
 
     def warn(self, cache: GuardedCache, state: Any) -> None:
         """Logs, once a function, that a region is at the recompile limit. The record has the line
@@ -107,7 +121,7 @@ class RecompileLimit:
         total = len(cache.entries)
         count = total if total >= MAX_CACHE_ENTRIES else max(cache.count(state), 1)
         layouts = () if isinstance(cache.key, StartKey) else cache.key
-        function = name_of(self._function, self.config)
+        function = self._name()
         if layouts:
             inner = layouts[-1].code.co_qualname
             function = inner if inner == function else f"{inner} (called by {function})"
@@ -140,7 +154,7 @@ class RecompileLimit:
             logger().warning(
                 "%s: the last %d captures were each for one call: nothing that they gave was used again;"
                 " calls that nothing fits run in eager mode until some of it is",
-                name_of(self._function, self.config), MAX_SINGLE_USES,
+                self._name(), MAX_SINGLE_USES,
             )  # fmt: skip
         return True
 
@@ -155,7 +169,7 @@ class RecompileLimit:
             crossed("MAX_FAILED_CAPTURES", owner=self._owner())
             logger().warning(
                 "%s: %d captures in a row gave nothing to run; most calls for which nothing was"
-                " compiled run in eager mode from now on", name_of(self._function, self.config), cache.failed_captures,
+                " compiled run in eager mode from now on", self._name(), cache.failed_captures,
             )  # fmt: skip
 
 
