@@ -105,9 +105,9 @@ def plan_memory(
         for name, other in anywhere.items()
         if name not in shared and _is_large(shared.get(other))
     }
-    whole = {name for name, buffer in shared.items() if _is_large(buffer)}
+    sizable = {name for name, buffer in shared.items() if _is_large(buffer)}
     plans = [first]
-    for moved in (large, whole if arena is Arena.KERNELS else set()):
+    for moved in (large, sizable if arena is Arena.KERNELS else set()):
         if moved:
             plans.append(planned({n: b for n, b in shared.items() if n not in moved}))
     calls = _calls(kernels)
