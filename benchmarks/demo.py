@@ -1,7 +1,7 @@
 """Real models, eager beside compiled, as a table.
 
-In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its
-error is more than 3 times eager's own. What always holds: each model has a fresh process and an
+In: models. Out: progress while it works, then a table, a plot and the report of one row (in
+`FOLDER`), and exit status 1 if a model failed or its error is more than 3 times eager's own. What always holds: each model has a fresh process and an
 empty cache, so "first call" is what a user waits for the first time (import of the compiler,
 capture, compile, run); errors are against the same program in float64; a row whose rounds lie far
 apart is marked, and its fastest rounds stand for it.
@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import harness, models
@@ -39,8 +40,12 @@ DEFAULT = (
 )
 
 
-def measure(name: str, backend: str) -> dict[str, Any]:
-    """One row, in this process."""
+#: Where the plot of the rows is written, and the report of the first one.
+FOLDER = Path("build") / "demo"
+
+
+def measure(name: str, backend: str, page: str | None) -> dict[str, Any]:
+    """One row, in this process. page: where to write the report of what was compiled."""
     model = models.MODELS[name]
     program = model.program()
     truth_program = models.in_float64(program)
@@ -60,6 +65,8 @@ def measure(name: str, backend: str) -> dict[str, Any]:
         rounds = alternate(functions, program.args, program.kwargs, PLAN)
     from tracer_core.testing import error_ratio, relative_error
 
+    if page is not None:
+        tracer_core.report(compiled, page)
     fallbacks = [r.text for r in tracer_core.last_compile(compiled) if r.name == "fallback"]
     return {
         "seconds": rounds,
@@ -90,18 +97,57 @@ def main(arguments: Sequence[str]) -> int:
     names = list(models.MODELS) if chosen.models == ["all"] else chosen.models
     wanted = models.choose(names, [])
     harness.warm_up_files()
+    FOLDER.mkdir(parents=True, exist_ok=True)
     store = harness.Store("demo", again=chosen.again, keep=chosen.resume)
     begin = time.perf_counter()
     rows: dict[str, dict[str, Any]] = {}
     for number, model in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {model.title} ({model.modes}) ...", end=" ", flush=True)
-        ask = partial(harness.fresh, measure, model.name, chosen.backend, limit=chosen.limit)
+        page = (
+            str(FOLDER.absolute() / f"{model.name}.html")
+            if model.name == _reported(names)
+            else None
+        )
+        ask = partial(harness.fresh, measure, model.name, chosen.backend, page, limit=chosen.limit)
         rows[model.name], _ = store.row(f"{model.name} {chosen.backend}", ask)
         print(progress(rows[model.name]), flush=True)
     took = time.perf_counter() - begin
     wrong = [name for name, row in rows.items() if not acceptable(row)]
-    print(f"\n{report(rows, chosen.backend)}\n\n{NEXT}\n\n{verdict(rows, took)}")
+    (FOLDER / "speed.svg").write_text(plot(rows), encoding="utf-8")
+    written = "\n".join(f"  {path}" for path in sorted(FOLDER.iterdir()))
+    print(
+        f"\n{report(rows, chosen.backend)}\n\nWritten:\n{written}\n\n{NEXT}\n\n{verdict(rows, took)}"
+    )
     return 1 if wrong else 0
+
+
+def _reported(names: Sequence[str]) -> str:
+    """Returns the model whose report is written: a BERT, which has some of everything."""
+    return next((name for name in names if name.startswith("bert")), names[0])
+
+
+def plot(rows: dict[str, dict[str, Any]]) -> str:
+    """Returns an SVG picture: a bar a model, as long as its speed-up; a line where eager's speed is."""
+    bars = [(name, seconds(row)[2]) for name, row in rows.items() if "failed" not in row]
+    scale = 360 / max([1.0, *(ratio for _, ratio in bars)])
+    height, left = 28 * len(bars) + 40, 170
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="620" height="{height}" font-family="sans-serif"'
+        ' font-size="13"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for number, (name, ratio) in enumerate(bars):
+        y = 28 * number + 14
+        parts.append(
+            f'<text x="{left - 8}" y="{y + 13}" text-anchor="end">{name}</text>'
+            f'<rect x="{left}" y="{y}" width="{ratio * scale:.0f}" height="18" fill="#3b6fd4"/>'
+            f'<text x="{left + ratio * scale + 6:.0f}" y="{y + 13}">{ratio:.2f}</text>'
+        )
+    eager = left + scale
+    parts.append(
+        f'<line x1="{eager:.0f}" x2="{eager:.0f}" y1="6" y2="{height - 24}" stroke="#c33"/>'
+        f'<text x="{eager:.0f}" y="{height - 8}" text-anchor="middle">eager\'s speed = 1</text></svg>'
+    )
+    return "\n".join(parts)
 
 
 def acceptable(row: dict[str, Any]) -> bool:

@@ -48,7 +48,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("api", "cache"),
         ("diagnosis", "reporting", "saving", "verification"),
         ("__init__", "command"),
-        ("__main__",),
+        ("__main__", "demo"),
         ("testing",),
     ),
     "inductor_backend": (
