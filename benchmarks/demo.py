@@ -1,10 +1,11 @@
 """Real models, eager beside compiled, as a table.
 
 In: models. Out: progress while it works, then a table, a plot and the report of one row (in
-`FOLDER`), and exit status 1 if a model failed or its error is more than 3 times eager's own. What always holds: each model has a fresh process and an
-empty cache, so "first call" is what a user waits for the first time (import of the compiler,
-capture, compile, run); errors are against the same program in float64; a row whose rounds lie far
-apart is marked, and its fastest rounds stand for it.
+`FOLDER`), and exit status 1 if a model failed or its error is more than 3 times eager's own. What
+always holds: each model has a fresh process and an empty cache, so "first call" is what a user
+waits for the first time (import of the compiler, capture, compile, run); errors are against the
+same program in float64; a row whose rounds lie far apart is marked, and its fastest rounds stand
+for it.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tracer_core import api
+
 #: Of float32 results, whose sums compiled code adds up in another order; on GPUs convolutions are TF32.
 TOLERANCE = {"cpu": 1e-4, "cuda": 5e-3}
 
@@ -74,8 +76,6 @@ def _finish() -> None:
 
 def main() -> int:
     """Prints the rows; 1 if a result differs from eager's."""
-    import tracer_core
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(
         f"{'model':20} {'first call s':>12} {'eager ms':>9} {'compiled ms':>12} {'times':>6} {'error':>8}"
@@ -85,7 +85,7 @@ def main() -> int:
         torch.manual_seed(0)
         model, x = make()
         model, x = model.eval().to(device), x.to(device)
-        fast = tracer_core.compile(model)
+        fast = api.compile(model)
         with torch.no_grad():
             started = time.perf_counter()
             result = fast(x)

@@ -16,6 +16,9 @@ import math
 
 import torch
 
+#: FLOPs of a matmul for each byte of an operand from which a copy with aligned rows pays.
+WORK_OF_A_BYTE = 200
+
 
 def classes(columns: int, unit: int) -> int:
     """Returns the number of row classes by alignment to `unit` elements."""

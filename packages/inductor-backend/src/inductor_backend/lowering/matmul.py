@@ -20,8 +20,8 @@ from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.ir.values import Value, cast, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import unaligned_gemm
+from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.lowering.context import Lowering, aten, lower
-from inductor_backend.passes.pad_matmul import WORK_OF_A_BYTE
 from tracer_core.plugin_api import Trait, overloads_with
 
 #: Bytes of a vector load, and the elements from which an operand is copied for it.

@@ -17,11 +17,9 @@ import torch
 from inductor_backend.ir.symbolic_sizes import SizeVars, hint
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels import unaligned_gemm
+from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from tracer_core.plugin_api import Trait, overloads_with
-
-#: FLOPs per copied byte from which padding pays.
-WORK_OF_A_BYTE = 200
 
 #: Rows and FLOPs of a class of rows from which its own matmul fills the device.
 MIN_ROWS, MIN_WORK = 256, 5e9
