@@ -66,7 +66,7 @@ def _milliseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
                 call()
             _finish()
             times[name].append((time.perf_counter() - started) / CALLS * 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(ms) for name, ms in times.items()}
 
 
 def _finish() -> None:
