@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     import torch
 
     from tracer_core.aot.linalg_checks import CHECKED as LINALG_CHECKED
+    from tracer_core.aot.linalg_checks import checked as linalg_checked
+    from tracer_core.aot.linalg_checks import deferred_checks as deferred_linalg_checks
     from tracer_core.aot.request import Lowered
     from tracer_core.aot.scan_steps import scalars_of as scan_scalars
     from tracer_core.aot.scan_steps import step_of as scan_step
@@ -136,8 +138,9 @@ __all__ = [
     # operators of tracer_core, and their programs
     "ASSOCIATIVE_SCAN", "COND", "FLEX_ATTENTION", "FLEX_ATTENTION_BACKWARD",
     "FLEX_UNMASKED_BLOCK", "LINALG_CHECKED", "SCALAR_LOAD", "SCALAR_SIZE", "SCAN", "WHILE_LOOP",
-    "FlexProgram", "ScalarProgram", "ScalarRef", "flex_attention_backward_decomposed",
-    "flex_attention_decomposed", "flex_program", "scalar_function", "scan_by_tree",
+    "FlexProgram", "ScalarProgram", "ScalarRef", "deferred_linalg_checks",
+    "flex_attention_backward_decomposed", "flex_attention_decomposed", "flex_program",
+    "linalg_checked", "scalar_function", "scan_by_tree",
     "scan_in_sequence", "scan_scalars", "scan_step",
     # settings and limits
     "Environment", "Limit", "LimitTable", "Variable", "count", "env", "flag", "seconds", "size",
