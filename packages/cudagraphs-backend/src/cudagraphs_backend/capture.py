@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,8 +114,8 @@ class CapturedGraph:
             shared, self._anchor = state.shared_pool()
         pool, scratch = (state.device.new_pool(), shared) if plan.keeps else (shared, None)
         # an error after the replay must not leave inputs as the whole graph would
-        checks = contextlib.nullcontext([]) if plan.written else deferred_linalg_checks()
-        with checks as self._checks:
+        none: list[Callable[[], None]] = []
+        with contextlib.nullcontext(none) if plan.written else deferred_linalg_checks() as checks:
             self._graph, outputs, taken = state.record(
                 lambda: list(run(list(items))),  # a runner may clear its list
                 pool,
@@ -123,6 +123,7 @@ class CapturedGraph:
                 scratch,
                 plan.communicates,
             )
+        self._checks = checks
         if scratch is not None:
             in_pool = [
                 item for item, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP

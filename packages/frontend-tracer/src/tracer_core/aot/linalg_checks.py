@@ -30,8 +30,11 @@ _deferred = threading.local()
 
 @contextlib.contextmanager
 def deferred_checks() -> Iterator[list[Callable[[], None]]]:
-    """Yields a list to which this thread's checks are added in place of being made: reading `info`
-    waits for the device, which a capture cannot. Each reads what the last replay left in its copy."""
+    """Collects this thread's checks in a list, in place of making them.
+
+    Reading `info` waits for the device, which a capture cannot. Each check reads what the last replay
+    left in its copy of `info`.
+    """
     checks: list[Callable[[], None]] = []
     _deferred.checks = checks
     try:
@@ -41,8 +44,17 @@ def deferred_checks() -> Iterator[list[Callable[[], None]]]:
 
 
 def checked(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) -> torch.Tensor:
-    """Returns a copy of `result`. info: of the kernel that computed it. Raises LinAlgError, as the
-    function `name` does, where `info` speaks of an unfit matrix."""
+    """Returns a copy of what a kernel of linear algebra computed, checked.
+
+    Args:
+        result: What the kernel computed.
+        info: What it says of its matrices, 0 where they are fit: int32, a number a matrix.
+        name: The function that the error names, such as ``"linalg.cholesky"``.
+        is_matrix: Whether there is one matrix, so that the error gives no place in a batch.
+
+    Raises:
+        torch.linalg.LinAlgError: A matrix is unfit. Inside `deferred_checks`, the check raises it.
+    """
     checks: list[Callable[[], None]] | None = getattr(_deferred, "checks", None)
     if checks is None:
         CHECK(info, name, is_matrix=is_matrix)
