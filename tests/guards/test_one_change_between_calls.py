@@ -478,9 +478,9 @@ def _():
 def _():
     import os
 
-    os.environ.pop("TRACER_TEST_VALUE", None)
-    return (lambda x: x * int(os.environ.get("TRACER_TEST_VALUE", "2"))), lambda: os.environ.update(
-        TRACER_TEST_VALUE="3"
+    os.environ.pop("ONE_CHANGE_TEST_VALUE", None)
+    return (lambda x: x * int(os.environ.get("ONE_CHANGE_TEST_VALUE", "2"))), lambda: os.environ.update(
+        ONE_CHANGE_TEST_VALUE="3"
     )
 
 
