@@ -208,13 +208,20 @@ class _Row:
 def _compared(compiler: str, result: Any, eager: tuple[Any, Any]) -> dict[str, Any]:
     """Returns how many tokens are eager's, and the error of the logits up to there. eager: its tokens,
     and the logits to compare with."""
+    logits = [item[0] for item in result.logits]
+    same, error = agreement((result.sequences[0, PROMPT:], logits), eager)
+    return {f"{compiler}_same_tokens": same, f"{compiler}_error": error}
+
+
+def agreement(ours: tuple[Any, Any], eager: tuple[Any, Any]) -> tuple[int, float]:
+    """Returns how many tokens are equal before the first other one, and the largest relative error of
+    the logits up to there. ours, eager: tokens, and the logits of each step."""
     import torch
 
-    tokens, logits = result.sequences[0, PROMPT:], result.logits
+    tokens, logits = ours
     same = int((torch.cat([tokens == eager[0], tokens.new_zeros(1).bool()])).int().argmin())
     pairs = list(zip(logits, eager[1], strict=True))[: same + 1]
-    errors = [float((a[0].float() - b.float()).norm() / b.float().norm()) for a, b in pairs]
-    return {f"{compiler}_same_tokens": same, f"{compiler}_error": max(errors)}
+    return same, max(float((a.float() - b.float()).norm() / b.float().norm()) for a, b in pairs)
 
 
 def serve(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, operators, overloads_with
 
 aten = operators("aten")
 
@@ -18,6 +18,8 @@ INSTANCE = "inductor_instance"
 #: Key in the ``meta`` of a conversion of 16-bit floats: it takes their rounded values, also where
 #: they are computed in the same kernel.
 OF_STORED_VALUES = "inductor_of_stored_values"
+
+_VIEWS = overloads_with(Trait.KEEPS_ELEMENTS)
 
 
 def instance_of(node: Any) -> tuple[int, int] | None:
@@ -35,6 +37,13 @@ def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, torch.Tensor):
                 yield part
+
+
+def is_returned(node: torch.fx.Node) -> bool:
+    """Checks that the graph returns the value, or a view of all of it."""
+    return any(
+        user.op == "output" or (user.target in _VIEWS and is_returned(user)) for user in node.users
+    )
 
 
 def copies_across(node: torch.fx.Node) -> bool:

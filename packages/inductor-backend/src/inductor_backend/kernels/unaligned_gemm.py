@@ -25,6 +25,12 @@ def classes(columns: int, unit: int) -> int:
     return unit // math.gcd(columns, unit)
 
 
+def aligned(columns: int, dtype: torch.dtype) -> int:
+    """Returns the least length of rows, in elements, that is a multiple of 16 bytes."""
+    unit = 16 // dtype.itemsize
+    return -(-columns // unit) * unit
+
+
 def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a @ b``, contiguous; b has at least 32 bytes of columns."""
     rows, columns = a.shape[0], b.shape[1]
@@ -44,9 +50,8 @@ def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a @ b`` of matrices, or of batches of them, in memory whose rows begin at multiples of 16
     bytes: for a result that only the graph reads."""
-    unit = 16 // a.itemsize
     columns = b.shape[-1]
     with torch.no_grad():
-        shape = (*a.shape[:-1], -(-columns // unit) * unit)
+        shape = (*a.shape[:-1], aligned(columns, a.dtype))
         out = torch.empty(shape, dtype=a.dtype, device=a.device)[..., :columns]
         return torch.mm(a, b, out=out) if a.dim() == 2 else torch.bmm(a, b, out=out)

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.nodes import Strided
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any
+from inductor_backend.lowering.reduction import exponentials, zero_if_empty
 
 _CPU = aten._scaled_dot_product_flash_attention_for_cpu.default
 _DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
@@ -41,8 +42,8 @@ def attention(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
 def _of_one_query(
     ctx: Lowering, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Ref | None, ...] | None:
-    """Lowers scores, softmax and the sum of values as loops in float32. None where there are several
-    queries, or dropout, or where the logsumexp is used."""
+    """Lowers scores, softmax and the sum of values as loops in float32; a query that sees no key gets
+    zeros. None where there are several queries, or dropout, or where the logsumexp is used."""
     names = [item.name for item in ctx.node.target._schema.arguments]  # type: ignore[union-attr]
     arguments = dict(zip(names, args, strict=False)) | kwargs
     query, key, value = arguments["query"], arguments["key"], arguments["value"]
@@ -72,7 +73,7 @@ def _of_one_query(
         place = (*at[:2], Index(), at[2])
         return make("add", scaled, cast(mask.at(broadcast(place, mask.sizes)), torch.float32))
 
-    weights, totals = _exponentials(ctx, score, rows)
+    greatest, weights, totals = exponentials(ctx, score, rows, (2,), torch.float32, "attention")
 
     def weighted(at: Sequence[Index]) -> Value:
         image, head, element, place = at
@@ -84,36 +85,12 @@ def _of_one_query(
 
     def mean(at: Sequence[Index]) -> Value:
         image, head, _, element = at
-        return make(
-            "div", sums.at((image, head, element, Index())), totals.at((image, head, Index()))
-        )
+        row = (image, head, Index())
+        total = sums.at((image, head, element, Index()))
+        return zero_if_empty(greatest, row, make("div", total, totals.at(row)))
 
     result = ctx.pointwise(mean, ctx.shape(0), ctx.meta(0).dtype, ctx.strides(0), label="attention")
     return (result, *[None] * (len(ctx.node.meta["val"]) - 1))
-
-
-def _exponentials(ctx: Lowering, score: Any, rows: Sequence[Expr]) -> tuple[Ref, Ref]:
-    """Returns exp(score - maximum of its row) and their sums, 1 where all scores are -infinity: such a
-    row's result is 0."""
-    wide = torch.float32
-    scores = ctx.pointwise(score, rows, wide, label="attention")
-    (largest,) = ctx.reduction("max", scores.at, rows, (2,), wide, label="attention")
-
-    def exponential(at: Sequence[Index]) -> Value:
-        most = largest.at((*at[:2], Index()))
-        nothing = make("eq", most, const(-math.inf, wide))
-        shifted = make("sub", scores.at(at), make("where", nothing, const(0.0, wide), most))
-        return make("exp", shifted)
-
-    weights = ctx.pointwise(exponential, rows, wide, label="attention")
-    (sums,) = ctx.reduction("sum", weights.at, rows, (2,), wide, label="attention")
-
-    def divisor(at: Sequence[Index]) -> Value:
-        total = sums.at(at)
-        nothing = make("eq", total, const(0.0, wide))
-        return make("where", nothing, const(1.0, wide), total)
-
-    return weights, ctx.pointwise(divisor, (*rows[:2], 1), wide, label="attention")
 
 
 def _on_a_cpu(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:

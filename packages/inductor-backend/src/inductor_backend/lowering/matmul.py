@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.graph_meta import is_returned
+from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides
 from inductor_backend.ir.nodes import BufferKind, BufferLayout, Strided
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.target import in_tensor_cores
@@ -22,7 +23,6 @@ from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.lowering.context import Lowering, aten, lower
-from tracer_core.plugin_api import Trait, overloads_with
 
 #: Bytes of a vector load, and the elements from which an operand is copied for it.
 VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
@@ -30,8 +30,6 @@ VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
 #: Dtypes and least elements of a matrix that a loop multiplies by a row.
 _LOOPED_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
 MIN_LOOPED_MATRIX = 1 << 16
-
-_VIEWS = overloads_with(Trait.KEEPS_ELEMENTS)
 
 
 def is_blas_matrix(layout: BufferLayout) -> bool:
@@ -60,10 +58,15 @@ def matrix(ctx: Lowering, x: Ref, work: float = 0.0) -> Strided:
     source = x.permute(order) if transposed else x
     strides = _aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
     if layout is not None and is_blas_matrix(layout):
-        slow = strides is not None and _crosses(layout, x.dtype)
-        free = x.buffer.kind is BufferKind.TEMP
-        pays = free or work >= WORK_OF_A_BYTE * ctx.sizes.hint(layout.numel) * x.dtype.itemsize
-        if not (slow and pays) and not (ctx.gpu and _misses_vectors(x, layout)):
+        slow = (
+            strides is not None
+            and _crosses(layout, x.dtype)
+            and (
+                x.buffer.kind is BufferKind.TEMP
+                or work >= WORK_OF_A_BYTE * ctx.sizes.hint(layout.numel) * x.dtype.itemsize
+            )
+        )
+        if not slow and not (ctx.gpu and _misses_vectors(x, layout)):
             return Strided(x.buffer.name, layout)
     copied = ctx.copy(source, strides, exactly=strides is not None)
     result = (copied.permute(order) if transposed else copied).strided()
@@ -84,19 +87,16 @@ def _crosses(layout: BufferLayout, dtype: torch.dtype) -> bool:
     return any(isinstance(step, int) and step * dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
-def _aligned_strides(sizes: Sequence[Expr], dtype: torch.dtype) -> tuple[int, ...] | None:
+def _aligned_strides(sizes: Sequence[Expr], dtype: torch.dtype) -> tuple[Expr, ...] | None:
     """Returns strides with which the rows of a large matrix (or of several) begin at multiples of 16
     bytes. None where they do anyway, and where the GPU has no tensor cores for it."""
     numbers = [size for size in sizes if isinstance(size, int)]
     if len(numbers) < len(sizes) or math.prod(numbers) < MIN_COPIED_OPERAND:
         return None
-    unit = VECTOR_BYTES // dtype.itemsize
-    if numbers[-1] % unit == 0 or not in_tensor_cores(dtype, convolution=False):
+    row = unaligned_gemm.aligned(numbers[-1], dtype)
+    if row == numbers[-1] or not in_tensor_cores(dtype, convolution=False):
         return None
-    strides = [1]
-    for size in reversed([*numbers[1:-1], -(-numbers[-1] // unit) * unit]):
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides))
+    return contiguous_strides((*numbers[:-1], row))
 
 
 def _misses_vectors(x: Ref, layout: BufferLayout) -> bool:
@@ -130,16 +130,9 @@ def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
 @lower(aten.bmm.default)
 def bmm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     strides = _aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
-    if strides is not None and not _is_returned(ctx.node):
+    if strides is not None and not is_returned(ctx.node):
         return ctx.extern(unaligned_gemm.matmul, operands(ctx, a, b), strides=strides, label="mm")
     return ctx.extern(ctx.node.target, operands(ctx, a, b))
-
-
-def _is_returned(node: torch.fx.Node) -> bool:
-    """Checks that the graph returns a matmul's result, which then has eager's strides."""
-    return any(
-        user.op == "output" or (user.target in _VIEWS and _is_returned(user)) for user in node.users
-    )
 
 
 def _is_one_row(ctx: Lowering, a: Ref, b: Ref) -> bool:

@@ -14,17 +14,15 @@ from collections.abc import Sequence
 
 import torch
 
+from inductor_backend.ir.graph_meta import is_returned
 from inductor_backend.ir.symbolic_sizes import SizeVars, hint
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
-from tracer_core.plugin_api import Trait, overloads_with
 
 #: Rows and FLOPs of a class of rows from which its own matmul fills the device.
 MIN_ROWS, MIN_WORK = 256, 5e9
-
-_VIEWS = overloads_with(Trait.KEEPS_ELEMENTS)
 
 
 def with_padded_matmuls(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -66,14 +64,7 @@ def _in_classes(node: torch.fx.Node) -> bool:
         return False
     rows = hint(a.shape[0]) // unaligned_gemm.classes(columns, unit)
     filled = rows >= MIN_ROWS and 2 * rows * terms * columns >= MIN_WORK and columns >= 2 * unit
-    return filled and _returned(node)
-
-
-def _returned(node: torch.fx.Node) -> bool:
-    """Checks that the graph returns the value, or a view of all of it."""
-    return any(
-        user.op == "output" or (user.target in _VIEWS and _returned(user)) for user in node.users
-    )
+    return filled and is_returned(node)
 
 
 def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:

@@ -81,7 +81,7 @@ def _for_many_rows(producer: LoopNode, reader: LoopNode) -> bool:
     if not isinstance(points, int) or not isinstance(numel, int) or points < FEW * numel:
         return False
     value = producer.stores[0].value
-    return points * (cost(value) + LOAD_INSTRUCTIONS * load_count(value)) > LAUNCH_INSTRUCTIONS
+    return _beyond(reader, cost(value) + LOAD_INSTRUCTIONS * load_count(value))
 
 
 def _gathered(value: Value, loads: list[list[Value]]) -> bool:

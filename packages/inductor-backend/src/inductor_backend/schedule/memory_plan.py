@@ -93,23 +93,22 @@ def plan_memory(
     shared = {n: b for n, b in ours.items() if b.kind is BufferKind.TEMP and n not in apart}
     inputs = given_up(program, spec, outputs, life)
 
-    def planned(shared: dict[str, Buffer]) -> MemoryPlan:
-        plan = place(shared, life, [name for name in ours if name not in shared] + inputs)
-        plan.over = _written_over(program, groups, kernels, life, outputs, shared)
+    def planned(moved: Container[str]) -> MemoryPlan:
+        """moved: of the arena's buffers, those that are tensors."""
+        placed = {name: buffer for name, buffer in shared.items() if name not in moved}
+        plan = place(placed, life, [name for name in ours if name not in placed] + inputs)
+        plan.over = _written_over(program, groups, kernels, life, outputs, placed)
         return plan
 
-    first = planned(shared)
+    large = {name for name, buffer in shared.items() if _is_large(buffer)}
     anywhere = _written_over(program, groups, kernels, life, outputs, {})
-    large = {
-        other
-        for name, other in anywhere.items()
-        if name not in shared and _is_large(shared.get(other))
-    }
-    sizable = {name for name, buffer in shared.items() if _is_large(buffer)}
-    plans = [first]
-    for moved in (large, sizable if arena is Arena.KERNELS else set()):
-        if moved:
-            plans.append(planned({n: b for n, b in shared.items() if n not in moved}))
+    reused = {other for name, other in anywhere.items() if name not in shared and other in large}
+    plans = [planned(())]
+    plans += [
+        planned(moved) for moved in (reused, large if arena is Arena.KERNELS else ()) if moved
+    ]
+    if len(plans) == 1:
+        return plans[0]
     calls = _calls(kernels)
     return min(plans, key=lambda plan: _most(owners, life, outputs, plan, calls))
 
@@ -123,8 +122,8 @@ def _calls(kernels: Sequence[KernelSource | None]) -> list[int]:
     return list(itertools.accumulate(starts))
 
 
-def _is_large(buffer: Buffer | None) -> bool:
-    size = 0 if buffer is None else nbytes(buffer)
+def _is_large(buffer: Buffer) -> bool:
+    size = nbytes(buffer)
     return isinstance(size, int) and size >= LARGE_TENSOR
 
 
