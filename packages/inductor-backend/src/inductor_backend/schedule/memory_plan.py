@@ -95,9 +95,9 @@ def plan_memory(
 
     def planned(moved: Container[str]) -> MemoryPlan:
         """moved: of the arena's buffers, those that are tensors."""
-        placed = {name: buffer for name, buffer in shared.items() if name not in moved}
-        plan = place(placed, life, [name for name in ours if name not in placed] + inputs)
-        plan.over = _written_over(program, groups, kernels, life, outputs, placed)
+        in_arena = {name: buffer for name, buffer in shared.items() if name not in moved}
+        plan = place(in_arena, life, [name for name in ours if name not in in_arena] + inputs)
+        plan.over = _written_over(program, groups, kernels, life, outputs, in_arena)
         return plan
 
     large = {name for name, buffer in shared.items() if _is_large(buffer)}
