@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -178,8 +178,10 @@ def _largest(values: Sequence[Any], reference: Sequence[Any]) -> float:
 Rows = dict[str, dict[str, Any]]
 
 
-def measured(programs: Sequence[str], compilers: Sequence[str], limit: float) -> dict[str, Rows]:
-    """The rows of programs by compiler. They compile side by side; then one process at a time runs."""
+def measured(
+    programs: Sequence[str], compilers: Sequence[str], limit: float
+) -> Iterator[tuple[str, Rows]]:
+    """Each program's rows by compiler. All compile side by side; then one process at a time runs."""
     modes: defaultdict[str, list[str]] = defaultdict(list)
     for name in compilers:
         modes[name.partition(":")[0]].append(name)
@@ -199,7 +201,7 @@ def measured(programs: Sequence[str], compilers: Sequence[str], limit: float) ->
             future.result()
         for program in programs:
             _timed(rows[program], {name: workers[program, name] for name in compilers})
-    return rows
+            yield program, rows[program]
 
 
 def _asked(worker: harness.Worker, question: str, limit: float) -> dict[str, Any]:
@@ -260,8 +262,9 @@ def main(arguments: Sequence[str]) -> int:
         for start in range(0, len(wanted), chosen.workers):
             if time.monotonic() < end:
                 some = wanted[start : start + chosen.workers]
-                stored |= measured(some, chosen.compilers, chosen.limit)
-                chosen.out.write_text(json.dumps(stored), encoding="utf-8")
+                for name, rows in measured(some, chosen.compilers, chosen.limit):
+                    stored[name] = rows
+                    chosen.out.write_text(json.dumps(stored), encoding="utf-8")
     print(report({name: stored[name] for name in names if name in stored}))
     return int(any("failed" in rows.get("ours", {}) for rows in stored.values()))
 
