@@ -36,7 +36,11 @@ def node_cost(node: LoopNode) -> int:
 
 
 def worth_inlining(
-    producer: LoopNode, readers: list[LoopNode], loads: list[list[Value]], gpu: bool = False
+    program: LoopProgram,
+    producer: LoopNode,
+    readers: list[LoopNode],
+    loads: list[list[Value]],
+    gpu: bool = False,
 ) -> str | None:
     """Returns None where the producer should be computed inside its readers, else the reason
     against it.
@@ -57,6 +61,8 @@ def worth_inlining(
     if is_cheap(value) and not (gpu and _gathered(value, loads)):
         if len(readers) == 1 or load_count(value) <= 1:
             return None
+        if gpu and _moves_less(program, producer, readers):
+            return None
     numel = product(producer.sizes)
     small = gpu and isinstance(numel, int) and numel <= SMALL
     if small and cost(value) <= SMALL_COST and load_count(value) <= SMALL_LOADS:
@@ -72,6 +78,23 @@ def worth_inlining(
             return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def _moves_less(program: LoopProgram, producer: LoopNode, readers: list[LoopNode]) -> bool:
+    """Returns whether loading the operands in every reader (16-bit ones, of a float32 value) moves
+    fewer bytes than to compute the value with one reader, to store it and to load it in the others."""
+    points = product(producer.sizes)
+    if any(not _no_larger(product(reader.sizes), points) for reader in readers):
+        return False
+    domain = {place for place, size in enumerate(producer.sizes) if size != 1}
+    operands = {
+        (load.buffer, load.attr[1]): program.buffers[load.buffer].dtype.itemsize
+        for load in producer.loads()
+        if domain <= load.variables  # one that is broadcast comes from the cache
+    }
+    (buffer,) = producer.stores[0].buffers
+    stored = len(readers) * program.buffers[buffer].dtype.itemsize
+    return (len(readers) - 1) * sum(operands.values()) < stored
 
 
 def _for_many_rows(producer: LoopNode, reader: LoopNode) -> bool:
