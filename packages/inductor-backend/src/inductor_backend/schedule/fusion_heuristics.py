@@ -88,13 +88,24 @@ def _moves_less(program: LoopProgram, producer: LoopNode, readers: list[LoopNode
         return False
     domain = {place for place, size in enumerate(producer.sizes) if size != 1}
     operands = {
-        (load.buffer, load.attr[1]): program.buffers[load.buffer].dtype.itemsize
+        (load.buffer, load.attr[1]): _bytes_of_point(program, producer, load)
         for load in producer.loads()
         if domain <= load.variables  # one that is broadcast comes from the cache
     }
     (buffer,) = producer.stores[0].buffers
     stored = len(readers) * program.buffers[buffer].dtype.itemsize
     return (len(readers) - 1) * sum(operands.values()) < stored
+
+
+def _bytes_of_point(program: LoopProgram, node: LoopNode, load: Value) -> int:
+    """Returns the bytes that memory moves for one point of a node: a sector of 32 for an element at
+    an index from memory."""
+    indices, last = load.indices(), len(node.sizes) - 1
+    chosen = [value for index in indices for value in index.indirect_values()]
+    in_rows = not chosen or (
+        indices[-1].coefficient(last) == 1 and all(last not in value.variables for value in chosen)
+    )
+    return program.buffers[load.buffer].dtype.itemsize if in_rows else 32
 
 
 def _for_many_rows(producer: LoopNode, reader: LoopNode) -> bool:
