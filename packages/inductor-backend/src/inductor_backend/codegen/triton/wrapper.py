@@ -17,6 +17,11 @@ from inductor_backend.codegen.common.flex_call import call_of, is_gradient_of_bu
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
 from inductor_backend.codegen.triton.associative_scan import associative_kernel
+from inductor_backend.codegen.triton.decoding_attention import (
+    COUNTERS,
+    PARTS,
+    DecodingAttentionWriter,
+)
 from inductor_backend.codegen.triton.flex_attention import forward_kernels
 from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.codegen.triton.kernel import TritonKernel
@@ -30,6 +35,7 @@ from inductor_backend.codegen.wrapper import Wrapper, WrapperStep, size_source, 
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import ScalarValue
+from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
@@ -60,6 +66,7 @@ class TritonWrapper(Wrapper):
         self._results = self._with_results()
         self._of_result = False  # whether what is allocated next is announced as a result's
         self._announces = False
+        self._counts = False  # whether the module has made the counters
 
     @property
     def imports(self) -> str:
@@ -115,6 +122,8 @@ class TritonWrapper(Wrapper):
             self._flex_attention(node)
         elif node.target is ASSOCIATIVE_SCAN:
             self._associative_scan(node)
+        elif isinstance(node.target, DecodingAttention):
+            self._decoding_attention(node)
         else:
             super().extern(node)
 
@@ -155,6 +164,39 @@ class TritonWrapper(Wrapper):
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
         tensors = [self.tensor(operand, True) for operand in (*node.args[0], *results)]
         self._launch("run_associative_scan", node, [(kernel, tensors)])
+
+    def _decoding_attention(self, node: ExternNode) -> None:
+        """Writes the launch of this call's kernel. All calls have one tensor of counters, which each
+        leaves as it was: 0."""
+        writer = DecodingAttentionWriter(self.program, node, self.variables)
+        kernel = writer.write()
+        if writer.parts:
+            self._announce(False)
+            if not self._counts:
+                self._counts = True
+                self.body.line(
+                    f"{COUNTERS} = torch.zeros({self._counters()}, dtype=torch.int32, device=device)"
+                )
+            self.body.line(
+                f"{PARTS} = torch.empty({size_source(writer.parts_elements())},"
+                " dtype=torch.float32, device=device)"
+            )
+        tensors = [
+            self.tensor(writer.tensors[name], True) if name in writer.tensors else name
+            for name in kernel.pointers
+        ]
+        self._launch("run_decoding_attention", node, [(kernel, tensors)])
+        if writer.parts:
+            self.body.line(f"del {PARTS}")
+
+    def _counters(self) -> str:
+        """Returns the most programs that any call has which share no rows."""
+        writers = [
+            DecodingAttentionWriter(self.program, node, self.variables)
+            for node in self.program.nodes
+            if isinstance(node, ExternNode) and isinstance(node.target, DecodingAttention)
+        ]
+        return f"max({', '.join(sorted({size_source(writer.programs) for writer in writers}))}, 1)"
 
     def _launch(
         self, name: str, node: ExternNode, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]
