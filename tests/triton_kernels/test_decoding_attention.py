@@ -153,12 +153,13 @@ def test_a_mask_padded_for_wide_loads_is_read_before_that():
     assert run(fn, *caches(keys=37), seen(37)) == (KERNEL, 0)
 
 
-def test_a_mask_padded_with_hidden_keys():
+@pytest.mark.parametrize("pad, length", [((0, 4), 36), ((0, 8), 36), ((3, 0), 40)])
+def test_a_mask_padded_with_hidden_keys(pad, length):
     def fn(query, key, value, mask):
-        hidden = F.pad(additive(mask, query.dtype), (0, 4), value=-torch.inf)
+        hidden = F.pad(additive(mask, query.dtype), pad, value=-torch.inf)[..., :40]
         return attend(query, key, value, hidden)
 
-    assert run(fn, *caches(keys=40), seen(36)) == (KERNEL, 1)
+    assert run(fn, *caches(keys=40), seen(length)) == (KERNEL, 1)
 
 
 @pytest.mark.parametrize("keys", [40, 1024])
@@ -223,12 +224,12 @@ def test_caches_that_are_not_contiguous():
 
 
 def test_layers_after_each_other():
-    """They share the counters of programs that have finished."""
+    """They share the memory of what programs find, and the counters of those that have finished."""
 
     def layers(query, key, value, mask):
-        for _ in range(3):
-            query = attend(query, key, value, mask)
-        return query
+        query = attend(query, key, value, mask)
+        query = attend(query, key[:, :, :200], value[:, :, :200])
+        return attend(query, key, value, mask)
 
     assert run(layers, *caches(batch=2, keys=512), seen(512))[0] == KERNEL * 3
 

@@ -66,7 +66,7 @@ class TritonWrapper(Wrapper):
         self._results = self._with_results()
         self._of_result = False  # whether what is allocated next is announced as a result's
         self._announces = False
-        self._counts = False  # whether the module has made the counters
+        self._has_parts = False  # whether the module has made what decoding attention needs besides
 
     @property
     def imports(self) -> str:
@@ -166,37 +166,44 @@ class TritonWrapper(Wrapper):
         self._launch("run_associative_scan", node, [(kernel, tensors)])
 
     def _decoding_attention(self, node: ExternNode) -> None:
-        """Writes the launch of this call's kernel. All calls have one tensor of counters, which each
-        leaves as it was: 0."""
+        """Writes the launch of this call's kernel. All calls share the memory that they need besides:
+        each is done with it, and leaves counters at 0, before the next begins."""
         writer = DecodingAttentionWriter(self.program, node, self.variables)
         kernel = writer.write()
-        if writer.parts:
+        if writer.parts and not self._has_parts:
+            self._has_parts = True
             self._announce(False)
-            if not self._counts:
-                self._counts = True
-                self.body.line(
-                    f"{COUNTERS} = torch.zeros({self._counters()}, dtype=torch.int32, device=device)"
-                )
+            elements, programs = self._besides()
             self.body.line(
-                f"{PARTS} = torch.empty({size_source(writer.parts_elements())},"
-                " dtype=torch.float32, device=device)"
+                f"{PARTS} = empty(({elements},), (1,), dtype=torch.float32, device=device)"
+            )
+            self.body.line(
+                f"{COUNTERS} = torch.zeros({programs}, dtype=torch.int32, device=device)"
             )
         tensors = [
-            self.tensor(writer.tensors[name], True) if name in writer.tensors else name
+            self._at_first_element(writer.tensors[name]) if name in writer.tensors else name
             for name in kernel.pointers
         ]
         self._launch("run_decoding_attention", node, [(kernel, tensors)])
-        if writer.parts:
-            self.body.line(f"del {PARTS}")
 
-    def _counters(self) -> str:
-        """Returns the most programs that any call has which share no rows."""
+    def _besides(self) -> tuple[str, str]:
+        """Returns the most elements of parts, and the most programs that share no rows, of any call."""
         writers = [
             DecodingAttentionWriter(self.program, node, self.variables)
             for node in self.program.nodes
             if isinstance(node, ExternNode) and isinstance(node.target, DecodingAttention)
         ]
-        return f"max({', '.join(sorted({size_source(writer.programs) for writer in writers}))}, 1)"
+        sizes = [(writer.parts_elements(), writer.programs) for writer in writers if writer.parts]
+        elements, programs = (
+            sorted({size_source(size) for size in of}) for of in zip(*sizes, strict=True)
+        )
+        return f"max({', '.join(elements)}, 1)", f"max({', '.join(programs)}, 1)"
+
+    def _at_first_element(self, operand: Strided) -> str:
+        """Returns a tensor that begins where the operand does, without a view where there is one."""
+        buffer = self.program.buffers[operand.buffer]
+        begins = buffer.storage == buffer.name and operand.layout.offset == 0
+        return buffer.name if begins else self.tensor(operand, True)
 
     def _launch(
         self, name: str, node: ExternNode, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]
