@@ -49,10 +49,11 @@ class Tiles:
 
 
 #: (bytes of an element, widest head, most rows of a block, keys of a block, warps, stages), of which
-#: the first that fits is taken.
+#: the first that fits is taken. Two programs of a processor then load some 64 KiB ahead.
 _BLOCKS = (
-    (2, 128, 64, 64, 4, 3),
-    (2, 256, 32, 32, 4, 3),
+    (2, 64, 64, 64, 4, 3),
+    (2, 128, 64, 64, 4, 2),
+    (2, 256, 32, 32, 4, 2),
     (4, 128, 16, 32, 4, 2),
     (4, 256, 16, 16, 4, 2),
 )

@@ -121,7 +121,10 @@ def _condition(ctx: Lowering, mask: Any) -> tuple[Ref, float] | None:
         return None
     condition, *numbers = mask.args
     shown, hidden = (_number(number) for number in numbers)
-    return (ctx.refs[condition], hidden) if shown == 0 and hidden is not None else None
+    result = ctx.refs[condition]
+    if shown != 0 or hidden is None or result.dtype is not torch.bool:
+        return None
+    return result, hidden
 
 
 def _before_views(mask: Any) -> Any:
@@ -132,9 +135,11 @@ def _before_views(mask: Any) -> Any:
     padded = mask.args[0] if mask.target is aten.slice.Tensor else None
     if padded is None or padded.target is not aten.constant_pad_nd.default:
         return None
-    start, sizes = mask.args[2:3], [str(node.meta["val"].shape) for node in (mask, padded.args[0])]
-    at_ends = start in ((), (0,), (None,)) and not any(padded.args[1][::2])
-    return padded.args[0] if at_ends and sizes[0] == sizes[1] else None
+    inner, pads = padded.args[:2]
+    start, step = mask.args[2:3], mask.args[4:]
+    at_ends = start in ((), (0,), (None,)) and step in ((), (1,)) and not any(pads[::2])
+    same = str(mask.meta["val"].shape) == str(inner.meta["val"].shape)
+    return inner if at_ends and same else None
 
 
 def _number(node: Any) -> float | None:
