@@ -70,7 +70,7 @@ def _captured(mode: Any) -> dict[str, Any]:
     )
     kernels: list[TritonKernel] = []
 
-    class Kept(DecodingAttentionWriter):
+    class Recorded(DecodingAttentionWriter):
         def write(self) -> TritonKernel:
             kernels.append(super().write())
             return kernels[-1]
@@ -84,7 +84,7 @@ def _captured(mode: Any) -> dict[str, Any]:
         attend = torch.ops.aten._scaled_dot_product_efficient_attention.default
         return attend(query, key, value, bias, False)[0]
 
-    wrapper.DecodingAttentionWriter = Kept  # type: ignore[misc]
+    wrapper.DecodingAttentionWriter = Recorded  # type: ignore[misc]
     c = program(mode, fn, query, key, value, mask)
     operators = [str(step.extern.target) for step in c.steps if step.extern is not None]
     return {**_told(kernels[0]), "operators": operators, "loops": len(c.sources)}

@@ -61,8 +61,8 @@ class DecodingAttentionWriter:
         sums = self.stored_rows * self.width
         #: Where what a part has of each row follows its sums.
         self.columns = {"most": sums, "total": sums + self.stored_rows}
-        whole = -(-(sums + 2 * self.stored_rows) // 4) * 4  # parts begin at 16 bytes
-        self.parts = whole if tiles.splits > 1 else 0
+        elements = -(-(sums + 2 * self.stored_rows) // 4) * 4  # parts begin at 16 bytes
+        self.parts = elements if tiles.splits > 1 else 0
         self.arguments = KernelArguments("ks")
         self.out = CodeWriter()
 
@@ -265,8 +265,8 @@ class DecodingAttentionWriter:
             line("top = tl.max(mosts, 0)")
             line("top = tl.where(top == float('-inf'), 0.0, top)")
             line("shares = tl.exp2(mosts - top[None, :])")
-            line("whole = tl.sum(totals * shares, 0)")
-            line("shares = shares / tl.where(whole == 0.0, 1.0, whole)[None, :]")
+            line("overall = tl.sum(totals * shares, 0)")
+            line("shares = shares / tl.where(overall == 0.0, 1.0, overall)[None, :]")
             line("result = tl.sum(found * shares[:, :, None], 0)")
             self._row("to_", "of_row")
             self._store("to_", "result", ok)
