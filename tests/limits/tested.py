@@ -24,6 +24,9 @@ ELSEWHERE: dict[str, str] = {
     "MAX_FROZEN_STATES": "limits/test_frozen.py::test_modules_that_share_a_graph",
     "MAX_COMPARISONS": "autoselect/test_auto_safety.py::test_weights_that_never_rest_are_named",
     "MAX_KERNEL_COMPILE_SECONDS": "triton_kernels/test_workers.py::test_where_a_process_hangs_threads_compile",
+    "MAX_DECODED_QUERIES": "triton_kernels/test_decoding_attention.py"
+    "::test_many_queries_and_several_that_share_no_keys_stay_with_aten",
+    "MAX_HEAD_WIDTH": "triton_kernels/test_decoding_attention.py::test_wider_heads_stay_with_aten",
     "MAX_HISTORY": "reporting/test_report.py::test_the_oldest_records_go",
     "MAX_LOCK_SECONDS": "storage/test_store.py::test_a_suspended_process_is_not_waited_for_for_ever",
     "MAX_PROFILED_CALLS": "fx_capture/test_profiled_branches.py::test_branches_that_go_both_ways_are_not_expected",

@@ -107,12 +107,12 @@ def _kernels(
             "shared": code.metadata.shared,
             "tensor cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
             "atomic additions": len(re.findall(r"\b(?:atom|red)\.global", ptx)),
-            "spilled": _spilled(ptx),
+            "spilled": spilled(ptx),
         }
     return messages
 
 
-def _spilled(ptx: str) -> int:
+def spilled(ptx: str) -> int:
     """Returns the bytes of registers that ptxas spills."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)

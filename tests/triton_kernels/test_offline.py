@@ -124,3 +124,16 @@ def test_flex_attention(flex_report, learned):
         assert kernel["shared"] < 99 << 10, (name, kernel)
         assert kernel["spilled"] < 1024, (name, kernel)
         assert (kernel["atomic additions"] > 0) == (learned and name == query), (name, kernel)
+
+
+def test_attention_of_few_queries(tmp_path):
+    """It reads keys by 16 bytes ahead of their use, whether or not their number is known, and fits into
+    the shared memory of any GPU since Ampere; a mask and repeated heads are not computed."""
+    report = reported_by_triton("tests.triton_kernels.offline_decoding", cache=tmp_path)
+    captured = report["captured"]
+    assert captured["operators"] == ["decoding_attention"] and captured["loops"] == 0
+    for name, kernel in report.items():
+        assert kernel["copies of 16 bytes"] >= 16, name
+        assert (kernel["tensor cores"] > 0) == ("float32" not in name), name
+        assert kernel["spilled"] <= 16 and kernel["ordered"] == 1, name
+        assert kernel["shared"] <= 99 * 1024, name

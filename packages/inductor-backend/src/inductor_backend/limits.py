@@ -127,9 +127,16 @@ MAX_HEAD_WIDTH = LIMITS.add(
     "MAX_HEAD_WIDTH",
     256,
     unit="elements of an attention head",
-    beyond="`flex_attention` has no kernel of its own: it is computed by matmuls.",
+    beyond="`flex_attention` has no kernel of its own: it is computed by matmuls. Attention of few queries stays ATen's.",
     seen=_DEBUG,
     fixed="tiles of wider heads do not fit into shared memory",
+)
+MAX_DECODED_QUERIES = LIMITS.add(
+    "MAX_DECODED_QUERIES",
+    16,
+    unit="queries of an attention on a GPU",
+    beyond="The attention is a call of ATen.",
+    seen=_DEBUG,
 )
 MAX_MATMUL_CANDIDATES = LIMITS.add(
     "MAX_MATMUL_CANDIDATES",

@@ -1,8 +1,8 @@
-"""Lowers attention to extern nodes; on GPUs, attention of one query to loops.
+"""Lowers attention to extern nodes; on GPUs, attention of few queries to a kernel of our own.
 
-A model that generates a text asks with one query a step, and reads its cache of keys and values
-once: loops read the cache where it is (also through the views that repeat grouped heads), in as
-many programs as there are keys.
+A model that generates a text asks with one query a step (or with few: assisted generation, short
+prompts), and reads its cache of keys and values once. The kernel reads the cache where it is: views
+that repeat heads for grouped queries are undone, and a boolean mask is read as such.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Index
 from inductor_backend.ir.nodes import Strided
-from inductor_backend.ir.values import Value, cast, const, make
-from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.ir.views import Ref
+from inductor_backend.kernels.decoding_attention import DecodingAttention
+from inductor_backend.kernels.flex_attention import DTYPES
+from inductor_backend.limits import MAX_DECODED_QUERIES, MAX_HEAD_WIDTH
 from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any
-from inductor_backend.lowering.reduction import exponentials, zero_if_empty
 
 _CPU = aten._scaled_dot_product_flash_attention_for_cpu.default
-_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
 
 
 @lower(
@@ -32,65 +31,123 @@ _DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
     _CPU,
 )
 def attention(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
-    if ctx.gpu and (result := _of_one_query(ctx, args, kwargs)) is not None:
+    if ctx.gpu and (result := _by_split_keys(ctx, args, kwargs)) is not None:
         return result
     if ctx.node.target is _CPU:
         return _on_a_cpu(ctx, *args, **kwargs)
     return call_any(ctx, ctx.node.target, args, kwargs)
 
 
-def _of_one_query(
+def _by_split_keys(
     ctx: Lowering, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Ref | None, ...] | None:
-    """Lowers scores, softmax and the sum of values as loops in float32; a query that sees no key gets
-    zeros. None where there are several queries, or dropout, or where the logsumexp is used."""
+    """Lowers attention of few queries to the kernel of `codegen.triton.decoding_attention`. None where
+    there are many queries, or several that share no keys; with dropout, or where the logsumexp is used."""
     names = [item.name for item in ctx.node.target._schema.arguments]  # type: ignore[union-attr]
-    arguments = dict(zip(names, args, strict=False)) | kwargs
-    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    arguments: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+    nodes: dict[str, Any] = dict(zip(names, ctx.node.args, strict=False)) | ctx.node.kwargs
+    query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    if (
+        arguments.get("dropout_p")
+        or not ctx.used_outputs() <= {0}
+        or not _fits(ctx, query, key, value)
+    ):
+        return None
     batch, heads, queries, depth = query.sizes
-    if queries != 1 or not ctx.used_outputs() <= {0} or query.dtype not in _DTYPES:
-        return None
-    if arguments.get("dropout_p") or arguments.get("is_causal"):
-        return None
-    if key.sizes[:2] != (batch, heads) or not isinstance(depth, int):
-        return None
-    mask = arguments.get("attn_bias", arguments.get("attn_mask"))
     scale = arguments.get("scale")
-    factor = const(1 / math.sqrt(depth) if scale is None else scale, torch.float32)
-    rows = (batch, heads, key.sizes[2])
+    scale = 1 / math.sqrt(depth) if scale is None else scale
+    if not isinstance(scale, (int, float)):
+        return None
+    key, value = (_with_heads(operand, heads) for operand in (key, value))
+    shared = next(
+        count
+        for count in range(heads, 0, -1)
+        if heads % count == 0 and all(_repeats(operand, count) for operand in (key, value))
+    )
+    if queries > 1 and shared == 1:
+        return None
+    key, value = (_grouped(operand, shared).select(2, 0) for operand in (key, value))
+    name = "attn_bias" if "attn_bias" in arguments else "attn_mask"
+    mask, hidden = arguments.get(name), -math.inf
+    if mask is not None:
+        mask, hidden = _condition(ctx, nodes[name]) or (mask, hidden)
+        mask = ctx.strided(mask.expand((batch, heads, queries, key.sizes[2])))
+    target = DecodingAttention(scale, hidden, bool(arguments.get("is_causal")))
+    operands = [*(ctx.strided(operand) for operand in (query, key, value)), mask]
+    return ctx.externs(target, operands, used={0}, label="attention")
 
-    def term(at: Sequence[Index]) -> Value:
-        image, head, place, element = at
-        asked = cast(query.at((image, head, Index(), element)), torch.float32)
-        return make("mul", asked, cast(key.at((image, head, place, element)), torch.float32))
 
-    (dots,) = ctx.reduction("sum", term, (*rows, depth), (3,), torch.float32, label="attention")
+def _fits(ctx: Lowering, query: Ref, key: Ref, value: Ref) -> bool:
+    """Checks for few queries of heads of static sizes that the kernel holds. Of a dynamic cache keys
+    and values have symbols of their own for one length."""
+    batch, heads, queries, depth = query.sizes
+    static = (heads, queries, depth, key.sizes[1], value.sizes[1], value.sizes[3])
+    return (
+        query.dtype in DTYPES
+        and {key.dtype, value.dtype} == {query.dtype}
+        and all(isinstance(size, int) and size for size in static)
+        and queries <= MAX_DECODED_QUERIES
+        and max(depth, value.sizes[3]) <= MAX_HEAD_WIDTH
+        and key.sizes[0] == value.sizes[0] == batch != 0
+        and ctx.sizes.hint(key.sizes[2]) == ctx.sizes.hint(value.sizes[2]) != 0
+        and heads % key.sizes[1] == heads % value.sizes[1] == 0
+    )
 
-    def score(at: Sequence[Index]) -> Value:
-        scaled = make("mul", dots.at((*at, Index())), factor)
-        if mask is None:
-            return scaled
-        place = (*at[:2], Index(), at[2])
-        return make("add", scaled, cast(mask.at(broadcast(place, mask.sizes)), torch.float32))
 
-    greatest, weights, totals = exponentials(ctx, score, rows, (2,), torch.float32, "attention")
+def _with_heads(x: Ref, heads: int) -> Ref:
+    """Returns the view that repeats heads of keys or values for those of the query."""
+    batch, fewer, length, width = x.sizes
+    repeated = x.unsqueeze(2).expand((batch, fewer, heads // fewer, length, width))
+    return repeated.reshape((batch, heads, length, width))
 
-    def weighted(at: Sequence[Index]) -> Value:
-        image, head, element, place = at
-        weight = weights.at((image, head, place))
-        return make("mul", weight, cast(value.at((image, head, place, element)), torch.float32))
 
-    domain = (batch, heads, value.sizes[3], key.sizes[2])
-    (sums,) = ctx.reduction("sum", weighted, domain, (3,), torch.float32, label="attention")
+def _grouped(x: Ref, count: int) -> Ref:
+    """Returns the view of (batch, group, head of the group, position, element)."""
+    batch, heads, *rest = x.sizes
+    return x.reshape((batch, heads // count, count, *rest))
 
-    def mean(at: Sequence[Index]) -> Value:
-        image, head, _, element = at
-        row = (image, head, Index())
-        total = sums.at((image, head, element, Index()))
-        return zero_if_empty(greatest, row, make("div", total, totals.at(row)))
 
-    result = ctx.pointwise(mean, ctx.shape(0), ctx.meta(0).dtype, ctx.strides(0), label="attention")
-    return (result, *[None] * (len(ctx.node.meta["val"]) - 1))
+def _repeats(x: Ref, count: int) -> bool:
+    """Checks that each `count` heads of keys or values are the same memory."""
+    return all(2 not in index.variables() for index in _grouped(x, count).index)
+
+
+def _condition(ctx: Lowering, mask: Any) -> tuple[Ref, float] | None:
+    """Returns the boolean mask that an additive one was made of, and what that adds where the former
+    is False; None where it was made in another way."""
+    while (inner := _before_views(mask)) is not None:
+        mask = inner
+    if mask.target is not aten.where.self:
+        return None
+    condition, *numbers = mask.args
+    shown, hidden = (_number(number) for number in numbers)
+    result = ctx.refs[condition]
+    if shown != 0 or hidden is None or result.dtype is not torch.bool:
+        return None
+    return result, hidden
+
+
+def _before_views(mask: Any) -> Any:
+    """Returns the mask before it was expanded, or padded (for ATen's wide loads) and cut again; None
+    for any other."""
+    if mask.target is aten.expand.default:
+        return mask.args[0]
+    padded = mask.args[0] if mask.target is aten.slice.Tensor else None
+    if padded is None or padded.target is not aten.constant_pad_nd.default:
+        return None
+    inner, pads = padded.args[:2]
+    start, step = mask.args[2:3], mask.args[4:]
+    at_ends = start in ((), (0,), (None,)) and step in ((), (1,)) and not any(pads[::2])
+    same = str(mask.meta["val"].shape) == str(inner.meta["val"].shape)
+    return inner if at_ends and same else None
+
+
+def _number(node: Any) -> float | None:
+    """Returns the number that a tensor of one element holds, where the graph says it."""
+    if not isinstance(node, torch.fx.Node) or node.target is not aten.scalar_tensor.default:
+        return None
+    (number,) = node.args
+    return number if isinstance(number, (int, float)) else None
 
 
 def _on_a_cpu(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:

@@ -24,6 +24,7 @@ from inductor_backend.kernels import (
     strided_copy,
     unaligned_gemm,
 )
+from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelChoice, KernelKind, Operand, aten_choice
 from tracer_core.plugin_api import (
     FLEX_ATTENTION,
@@ -103,7 +104,7 @@ def is_static(node: ExternNode) -> bool:
 
 
 def _generated(*args: Any) -> Any:
-    raise NotImplementedError("a loop over compiled steps exists in its generated module alone")
+    raise NotImplementedError("what is generated exists in its module alone")
 
 
 def choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:
@@ -154,6 +155,9 @@ def cuda_choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> K
     """Returns the kernel for one operator call on a GPU."""
     if node.target is aten._cudnn_rnn.default and node.outputs[4] is None:
         return RECURRENT  # else it returns the buffer, which would be a view of the weights
+    if isinstance(node.target, DecodingAttention):
+        reason = "keys are split over programs"
+        return KernelChoice(_generated, "", KernelKind.GENERATED, reason, symbolic=True)
     return CUDA_KERNELS.get(node.target) or _as_aten(node)
 
 

@@ -17,6 +17,11 @@ from inductor_backend.codegen.common.flex_call import call_of, is_gradient_of_bu
 from inductor_backend.codegen.common.module import NAME, Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal
 from inductor_backend.codegen.triton.associative_scan import associative_kernel
+from inductor_backend.codegen.triton.decoding_attention import (
+    COUNTERS,
+    PARTS,
+    DecodingAttentionWriter,
+)
 from inductor_backend.codegen.triton.flex_attention import forward_kernels
 from inductor_backend.codegen.triton.flex_attention_backward import backward_kernels
 from inductor_backend.codegen.triton.kernel import TritonKernel
@@ -30,6 +35,7 @@ from inductor_backend.codegen.wrapper import Wrapper, WrapperStep, size_source, 
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import ScalarValue
+from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelChoice
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
@@ -60,6 +66,7 @@ class TritonWrapper(Wrapper):
         self._results = self._with_results()
         self._of_result = False  # whether what is allocated next is announced as a result's
         self._announces = False
+        self._has_parts = False  # whether the module has made what decoding attention needs besides
 
     @property
     def imports(self) -> str:
@@ -115,6 +122,8 @@ class TritonWrapper(Wrapper):
             self._flex_attention(node)
         elif node.target is ASSOCIATIVE_SCAN:
             self._associative_scan(node)
+        elif isinstance(node.target, DecodingAttention):
+            self._decoding_attention(node)
         else:
             super().extern(node)
 
@@ -155,6 +164,46 @@ class TritonWrapper(Wrapper):
         results = [Strided(name, self.program.buffers[name].layout) for name in node.writes]
         tensors = [self.tensor(operand, True) for operand in (*node.args[0], *results)]
         self._launch("run_associative_scan", node, [(kernel, tensors)])
+
+    def _decoding_attention(self, node: ExternNode) -> None:
+        """Writes the launch of this call's kernel. All calls share the memory that they need besides:
+        each is done with it, and leaves counters at 0, before the next begins."""
+        writer = DecodingAttentionWriter(self.program, node, self.variables)
+        kernel = writer.write()
+        if writer.parts and not self._has_parts:
+            self._has_parts = True
+            self._announce(False)
+            elements, programs = self._besides()
+            self.body.line(
+                f"{PARTS} = empty(({elements},), (1,), dtype=torch.float32, device=device)"
+            )
+            self.body.line(
+                f"{COUNTERS} = torch.zeros({programs}, dtype=torch.int32, device=device)"
+            )
+        tensors = [
+            self._at_first_element(writer.tensors[name]) if name in writer.tensors else name
+            for name in kernel.pointers
+        ]
+        self._launch("run_decoding_attention", node, [(kernel, tensors)])
+
+    def _besides(self) -> tuple[str, str]:
+        """Returns the most elements of parts, and the most programs that share no rows, of any call."""
+        writers = [
+            DecodingAttentionWriter(self.program, node, self.variables)
+            for node in self.program.nodes
+            if isinstance(node, ExternNode) and isinstance(node.target, DecodingAttention)
+        ]
+        sizes = [(writer.parts_elements(), writer.programs) for writer in writers if writer.parts]
+        elements, programs = (
+            sorted({size_source(size) for size in of}) for of in zip(*sizes, strict=True)
+        )
+        return f"max({', '.join(elements)}, 1)", f"max({', '.join(programs)}, 1)"
+
+    def _at_first_element(self, operand: Strided) -> str:
+        """Returns a tensor that begins where the operand does, without a view where there is one."""
+        buffer = self.program.buffers[operand.buffer]
+        begins = buffer.storage == buffer.name and operand.layout.offset == 0
+        return buffer.name if begins else self.tensor(operand, True)
 
     def _launch(
         self, name: str, node: ExternNode, kernels: Sequence[tuple[TritonKernel, Sequence[str]]]
