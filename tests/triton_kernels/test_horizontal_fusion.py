@@ -57,7 +57,7 @@ def test_queries_keys_and_values_are_one_launch(dtype):
     built = run(qkv, *(t.to(dtype) for t in (R(1, 32), R(32), R(48, 32), R(12, 32), R(20, 32))))
     assert built.kernels == 2  # and the norm
     (text,) = [text for text in built.compilation.sources if text.count("@triton.jit") > 1]
-    assert text.count("@triton.jit") == 4 and "if pid < " in text and "elif pid < " in text
+    assert "    if pid < " in text and "elif pid < " in text and text.count("(pid") == 3
 
 
 @interpreted_only
@@ -136,7 +136,7 @@ def test_writes_to_two_views_of_an_input_keep_their_order():
 
 @interpreted_only
 def test_memory_that_another_kernel_of_the_launch_reads_is_not_written_over():
-    """The product's result is read at the same points by one kernel, and in another order by one that
+    """The result of a matmul is read at the same points by one kernel, and in another order by one that
     shares its launch."""
 
     def program(x, w):

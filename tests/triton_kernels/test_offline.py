@@ -53,10 +53,10 @@ def test_loads_are_sixteen_bytes_wide(report):
         assert report[name]["wide loads"] > 0, name
 
 
-def test_products_of_one_row_are_one_kernel_with_wide_loads(report):
+def test_one_row_times_three_weights_is_one_kernel_with_wide_loads(report):
     result = report["queries, keys, values"]
     assert result["operators"] == [] and len(result["sources"]) == 1
-    assert result["wide loads"] >= 4  # of the row, and of three matrices
+    assert result["wide loads"] >= 4  # of the row, and of three weights
 
 
 @pytest.mark.parametrize("name", ["linear, gelu", "TF32", "convolution"])

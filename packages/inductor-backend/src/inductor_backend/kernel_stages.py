@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from inductor_backend import stages
@@ -168,7 +169,7 @@ def combine_kernels(c: Compilation) -> None:
     kernels: list[Any] = list(c.kernels)
     launches = [[number] for number in range(len(kernels))]
     if c.options.fuse and FUEL.read() is None:
-        launches = independent_kernels([_launch(c, kernel) for kernel in kernels])
+        launches = independent_kernels(list(map(partial(_launch, c), c.plan.groups, kernels)))
     parts = [[kernels[number] for number in numbers] for numbers in launches]
     combined = iter(combine(c, [some for some in parts if some[0] is not None]))
     kernels = [None if some[0] is None else next(combined) for some in parts]
@@ -186,9 +187,11 @@ def verify_launches(c: Compilation) -> None:
         verify.launches(c.program, c.plan)
 
 
-def _launch(c: Compilation, kernel: Any) -> Launch | None:
+def _launch(c: Compilation, group: Group, kernel: Any) -> Launch | None:
     if kernel is None:
         return None
+    names = {name for node in group.nodes for name in (*node.reads(), *node.writes)}
+    empty = any(c.program.buffers[name].layout.numel == 0 for name in names)
     temporary = [
         c.program.buffers[name]
         for name in written_by(kernel)
@@ -203,7 +206,7 @@ def _launch(c: Compilation, kernel: Any) -> Launch | None:
         (kernel.constants, kernel.warps, kernel.looped)
         if "RBLOCK" in dict(kernel.constants)
         else None,
-        kernel.part is None,
+        kernel.part is None or empty,  # a kernel has no pointers to what is empty
     )
 
 

@@ -7,7 +7,7 @@ the rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -65,23 +65,29 @@ def with_search(c: Compilation, body: KernelBody, kernel: TritonKernel, tile: Ti
 def combine(c: Compilation, launches: Iterable[Sequence[TritonKernel]]) -> list[TritonKernel]:
     """Returns the kernel of each launch. `c.searched` becomes those of them that move enough to be
     measured, the others lose their mark."""
-    possible = {item.choice.name: item for item in c.searched}
-    searched: dict[str, SearchedKernel] = {}
+    possible = {_work_of(item.choice.kernels.first()): item for item in c.searched}
+    searched: dict[Hashable, SearchedKernel] = {}
     result = []
     for parts in launches:
-        kernel, item = parts[0], possible.get(name_of(parts[0]))
+        kernel, item = parts[0], possible.get(_work_of(parts[0]))
         if len(parts) > 1:
             kernel = combined_kernel(parts)
-            items = [possible[name] for name in map(name_of, parts) if name in possible]
+            items = [possible[work] for work in map(_work_of, parts) if work in possible]
             item = _of_parts(c, parts, items) if len(items) == len(parts) else None
             kernel = kernel if item is None else item.choice.kernels.first()
         if item is not None and item.nbytes >= MIN_SEARCHED_BYTES:
-            searched.setdefault(item.choice.name, item)
+            searched.setdefault(_work_of(kernel), item)
         elif kernel.searched:
             kernel = replace(kernel, searched="")
         result.append(kernel)
     c.searched[:] = searched.values()
     return result
+
+
+def _work_of(kernel: TritonKernel) -> Hashable:
+    """Returns what kernels that do as much have in common: equal ones may have other numbers of
+    programs."""
+    return name_of(kernel), kernel.grid
 
 
 def _of_parts(

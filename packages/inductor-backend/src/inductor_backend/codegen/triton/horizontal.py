@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.module import LABEL, NAME
 from inductor_backend.codegen.common.writer import CodeWriter
-from inductor_backend.codegen.triton.kernel import TritonKernel, function_text
+from inductor_backend.codegen.triton.kernel import KernelPart, TritonKernel, function_text
 from inductor_backend.ir.index_expr import Expr, product, simplify
 from inductor_backend.torch_private import floor_div
 
@@ -17,30 +17,33 @@ def combined_kernel(kernels: Sequence[TritonKernel]) -> TritonKernel:
     a range of its own."""
     arguments, out, functions = KernelArguments("ks"), CodeWriter(), CodeWriter()
     types: dict[str, str] = {}
+    names: dict[KernelPart, str] = {}
     constants: list[tuple[str, int]] = []
     end: Expr = 0
     with out.indented():
         out.line("pid = tl.program_id(0)")
         for number, kernel in enumerate(kernels):
-            part, start = kernel.part, end
+            part, name, start = kernel.part, f"{NAME}_{number}", end
             assert part is not None
             end = simplify(end + programs_of(kernel))
-            named = [(f"{name}_{number}", block) for name, block in kernel.constants]
+            named = [(f"{axis}_{number}", block) for axis, block in kernel.constants]
             constants += named
             types |= zip(kernel.pointers, kernel.types, strict=True)
-            given = [
+            values = [
                 _place(arguments, start),
                 *map(arguments.pointer, kernel.pointers),
                 *map(arguments.size, kernel.sizes),
-                *(name for name, _ in named),
+                *(constant for constant, _ in named),
             ]
             last = number == len(kernels) - 1
             head = "else" if last else f"{'el' if number else ''}if pid < {arguments.size(end)}"
             with out.block_python(f"{head}:"):
-                out.line(f"{NAME}_{number}({', '.join(given)})")
-            functions.line("@triton.jit")
-            functions.line(f"def {NAME}_{number}({', '.join(['program', *part.parameters])}):")
-            functions.lines += part.lines
+                out.line(f"{names.get(part, name)}({', '.join(values)})")
+            if part not in names:
+                names[part] = name
+                functions.line("@triton.jit")
+                functions.line(f"def {name}({', '.join(['program', *part.parameters])}):")
+                functions.lines += part.lines
     parameters = [*arguments.names, *(f"{name}: tl.constexpr" for name, _ in constants)]
     pointers = tuple(arguments.pointers)
     return TritonKernel(
@@ -88,7 +91,7 @@ def _place(arguments: KernelArguments, start: Expr) -> str:
 def _reusable(
     kernels: Sequence[TritonKernel], pointers: Sequence[str]
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Returns which operands a result may overwrite: those that its own kernel alone touches."""
+    """Returns which operands a result may overwrite: those that no other part touches."""
     number = {name: place for place, name in enumerate(pointers)}
     result: list[tuple[int, tuple[int, ...]]] = []
     for kernel in kernels:
