@@ -77,6 +77,7 @@ class Measured:
             self.step()
         if self.compiler.startswith("ours"):
             measure_tiles(self.step, measure=False)
+        torch.cuda.empty_cache()  # for the programs that are timed first
         return {
             "first_s": round(first, 2),
             **errors,
@@ -187,9 +188,11 @@ def measured(
         modes[name.partition(":")[0]].append(name)
     rows: dict[str, Rows] = {program: {} for program in programs}
     workers: dict[tuple[str, str], harness.Worker] = {}
-    with ExitStack() as stack, ThreadPoolExecutor(len(programs) * len(modes)) as pool:
+    with ExitStack() as everything, ThreadPoolExecutor(len(programs) * len(modes)) as pool:
+        stacks = {program: everything.enter_context(ExitStack()) for program in programs}
 
         def prepare(program: str, kind: str) -> None:
+            stack = stacks[program]
             caches = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))
             for name in modes[kind]:
                 worker = stack.enter_context(harness.worker(Measured, program, name, caches=caches))
@@ -199,8 +202,9 @@ def measured(
         waiting = [pool.submit(prepare, program, kind) for program in programs for kind in modes]
         for future in waiting:
             future.result()
-        for program in programs:
+        for program, stack in stacks.items():
             _timed(rows[program], {name: workers[program, name] for name in compilers})
+            stack.close()  # whose memory the next ones may need
             yield program, rows[program]
 
 

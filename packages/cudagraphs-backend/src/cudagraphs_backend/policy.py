@@ -48,7 +48,7 @@ HOST_PART_OF_RANKS = 0.5
 
 #: Seconds between two kernels that a replay saves (2.8 microseconds less 0.7, on an H200), and the part
 #: of a run's device time that they must come to.
-LAUNCH_GAP, GAPS_PART = 2e-6, 0.03
+LAUNCH_GAP, GAPS_PART = 2e-6, 0.02
 
 #: Bytes of results whose copies take as long as a replay saves for one launch.
 COPIED_BYTES_OF_LAUNCH = 2 * 2**20

@@ -244,11 +244,11 @@ _GROUPS: tuple[tuple[str, str], ...] = (
     """,
     ),
     (
-        "quantisation and weight norm",
+        "quantisation",
         """
         quantize_per_tensor.default dequantize.self fake_quantize_per_tensor_affine_cachemask.default
-        fake_quantize_per_channel_affine_cachemask.default _weight_norm_interface.default
-        _weight_norm_interface_backward.default _fused_moving_avg_obs_fq_helper_functional.default
+        fake_quantize_per_channel_affine_cachemask.default
+        _fused_moving_avg_obs_fq_helper_functional.default
         _fake_quantize_learnable_per_tensor_affine_backward.default
         _fake_quantize_learnable_per_channel_affine_backward.default _spdiags.default _nested_tensor_size.default
     """,

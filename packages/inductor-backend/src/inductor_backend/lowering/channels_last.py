@@ -75,13 +75,14 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         at_image, at_weight, at_transposed, at_groups = CONVOLUTIONS[node.target]
         image, weight = node.args[at_image].meta["val"], node.args[at_weight].meta["val"]
         result = node.meta["val"] if at_image == 0 else node.args[0].meta["val"]
-        work = math.prod(map(hint, result.shape)) * math.prod(map(hint, weight.shape[1:]))
+        points = image if node.args[at_transposed] else result
+        work = math.prod(map(hint, points.shape)) * math.prod(map(hint, weight.shape[1:]))
         wide = node.args[at_groups] == 1 and min(map(hint, weight.shape[:2])) >= CHANNELS
         if wide and in_tensor_cores(image.dtype, convolution=True):
             fit += work
         else:
             other += work
-        if image.dim() == 4 and not node.args[at_transposed] and all(map(hint, image.shape)):
+        if image.dim() == 4 and all(map(hint, image.shape)):
             nodes.add(node)
     return nodes if fit > other else set()
 

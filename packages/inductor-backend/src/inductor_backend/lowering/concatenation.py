@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Expr, Index, mod, simplify, variables
+from inductor_backend.ir.index_expr import (
+    Expr,
+    Index,
+    contiguous_strides,
+    mod,
+    simplify,
+    variables,
+)
 from inductor_backend.ir.nodes import Buffer, LoopNode, Node, Store
 from inductor_backend.ir.value_cost import CHEAP, CHEAP_LOADS, cost, load_count
 from inductor_backend.ir.values import cast, const, make
@@ -36,9 +43,26 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
         return _side_by_side(ctx, parts) if _are_costly(ctx) else _selected(ctx, parts)
     if ctx.gpu and len(parts) > FEW_PARTS and all(_is_single(part) for part in parts):
         parts = _bundled(ctx, parts, dim)
-    buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
+    strides = _strides_of_reader(ctx) or Lowering.dense(sizes, ctx.strides())
+    buffer = ctx.buffer(sizes, dtype, strides)
     store_parts(ctx, buffer, parts, dim, 0)
     return Ref.of(buffer)
+
+
+def _strides_of_reader(ctx: Lowering) -> tuple[Expr, ...] | None:
+    """Returns the strides with which the node's only reader, a permuted copy, is its memory: the
+    gradients of q, k and v, joined as the gradient of the product that they are parts of."""
+    node, order = ctx.node, list(range(len(ctx.shape())))
+    while len(node.users) == 1 and next(iter(node.users)).target is aten.permute.default:
+        (node,) = node.users
+        order = [order[place] for place in node.args[1]]  # type: ignore[union-attr,index]
+    (reader,) = node.users if len(node.users) == 1 else (node,)
+    if reader.target is not aten.clone.default or order == sorted(order):
+        return None
+    sizes = ctx.shape()
+    permuted = contiguous_strides([sizes[place] for place in order])
+    strides = dict(zip(order, permuted, strict=True))
+    return tuple(strides[place] for place in range(len(sizes)))
 
 
 #: On GPUs rows of up to NARROW elements and FEW_PARTS equal parts are concatenated in one loop.

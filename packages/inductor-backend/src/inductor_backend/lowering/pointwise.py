@@ -6,6 +6,7 @@ promoted dtype for comparisons); 16-bit floats compute in float32.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Callable
@@ -185,9 +186,31 @@ lower(aten.rsub.Tensor, aten.rsub.Scalar)(_sum("sub", transposed=True))
 _DIVISIONS = {None: "div", "trunc": "trunc_div", "floor": "floor_div"}
 
 
-@elementwise(2, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(a: Value, b: Value) -> Value:
-    return make("div", a, b)
+_IN_C = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+
+
+def _inverse(number: float, rounded: Callable[[float], Any]) -> float:
+    """Returns 1 / number, both rounded to a dtype."""
+    divisor: float = rounded(number).value
+    return rounded(1 / divisor).value if divisor else math.copysign(math.inf, divisor)
+
+
+@lower(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(ctx: Lowering, a: Any, b: Any) -> Ref:
+    """Lowers a division. A GPU's kernel multiplies by the inverse of a number, in the dtype in which it
+    computes."""
+    dtype = compute_dtype(ctx.meta().dtype)
+    inverse = None
+    if ctx.gpu and isinstance(b, (int, float)) and dtype in _IN_C:
+        inverse = const(_inverse(b, _IN_C[dtype]), dtype)
+
+    def body(at: At) -> Value:
+        value = converted(ctx, a, at, True)
+        if inverse is not None:
+            return make("mul", value, inverse)
+        return make("div", value, converted(ctx, b, at, True))
+
+    return ctx.pointwise(body)
 
 
 @lower(aten.div.Tensor_mode, aten.div.Scalar_mode)

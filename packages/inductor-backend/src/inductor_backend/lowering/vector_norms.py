@@ -1,4 +1,4 @@
-"""Lowers vector norms, cdist, aminmax and multi_margin_loss to reductions and a pointwise node.
+"""Lowers vector norms, weight norm and its gradient, cdist, aminmax and multi_margin_loss to reductions and a pointwise node.
 
 The order of a norm chooses the reduction as in eager (0 counts, infinities are extremes).
 """
@@ -13,7 +13,7 @@ import torch
 from inductor_backend.ir.index_expr import At, Index
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
-from inductor_backend.ir.views import Ref
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.gathers import indirect
@@ -146,3 +146,62 @@ def multi_margin_loss(
     (total,) = ctx.reduction("sum", term, x.sizes, [0, 1], dtype, "multi_margin_loss")
     divisor = make("mul", count, as_number(rows, dtype)) if reduction == 1 else count
     return ctx.pointwise(lambda at: make("div", total.at([Index(), Index()]), divisor))
+
+
+@lower(aten._weight_norm_interface.default)
+def weight_norm(ctx: Lowering, v: Ref, g: Ref, dim: int = 0) -> tuple[Ref, Ref]:
+    """Lowers ``v * g / norm(v)``, of the slices along a dimension."""
+    dtype = compute_dtype(v.dtype)
+
+    def square(at: At) -> Value:
+        element = cast(v.at(at), dtype)
+        return make("mul", element, element)
+
+    others = [d for d in range(len(v.sizes)) if d != normalize_dims(dim, len(v.sizes))[0]]
+    (squares,) = ctx.reduction("sum", square, v.sizes, others, dtype, "weight_norm")
+    norms = ctx.pointwise(
+        lambda at: make("sqrt", squares.at(at)), squares.sizes, dtype, label="weight_norm"
+    )
+
+    def body(at: At) -> Value:
+        slice_ = broadcast(at, g.sizes)
+        factor = make("div", cast(g.at(slice_), dtype), norms.at(slice_))
+        return make("mul", cast(v.at(at), dtype), factor)
+
+    first = ctx.meta(0)
+    result = ctx.pointwise(body, v.sizes, first.dtype, ctx.strides(0), label="weight_norm")
+    return result, ctx.as_output(norms, 1, "saved")
+
+
+@lower(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(
+    ctx: Lowering, gradient: Ref, v: Ref, g: Ref, norms: Ref, dim: int
+) -> tuple[Ref, Ref]:
+    dtype = compute_dtype(v.dtype)
+    others = [d for d in range(len(v.sizes)) if d != normalize_dims(dim, len(v.sizes))[0]]
+    (dots,) = ctx.reduction(
+        "sum",
+        lambda at: make("mul", cast(gradient.at(at), dtype), cast(v.at(at), dtype)),
+        v.sizes,
+        others,
+        dtype,
+        "weight_norm_backward",
+    )
+
+    def of_size(at: At) -> Value:
+        return make("div", dots.at(at), cast(norms.at(at), dtype))
+
+    def of_direction(at: At) -> Value:
+        slice_ = broadcast(at, g.sizes)
+        norm = cast(norms.at(slice_), dtype)
+        along = make("div", dots.at(slice_), make("mul", norm, norm))
+        across = make(
+            "sub", cast(gradient.at(at), dtype), make("mul", cast(v.at(at), dtype), along)
+        )
+        return make("mul", across, make("div", cast(g.at(slice_), dtype), norm))
+
+    label, first, second = "weight_norm_backward", ctx.meta(0), ctx.meta(1)
+    return (
+        ctx.pointwise(of_direction, v.sizes, first.dtype, ctx.strides(0), label=label),
+        ctx.pointwise(of_size, g.sizes, second.dtype, ctx.strides(1), label=label),
+    )

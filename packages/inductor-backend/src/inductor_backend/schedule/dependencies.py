@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inductor_backend.ir.nodes import ExternNode, LoopProgram, Node
+import torch
+
+from inductor_backend.ir.index_expr import variables
+from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Node
+from inductor_backend.ir.values import Rewriter, Value
 
 
 @dataclass(slots=True)
@@ -53,3 +57,21 @@ def live_nodes(program: LoopProgram) -> list[Node]:
             needed |= program.with_earlier(node.reads())
             needed |= {name for name in node.after}
     return live[::-1]
+
+
+def stored_value(program: LoopProgram, value: Value) -> Value:
+    """Returns the value that a loop stores, unrounded, where another loop loads it, if that is no
+    reduction; else the value."""
+    if value.name != "load" or value.dtype not in (torch.float32, torch.float64):
+        return value
+    buffer = program.buffers[value.buffer]
+    if buffer.dtype != value.dtype:
+        return value
+    sizes = buffer.layout.sizes
+    writers = [node for node in program.nodes if value.buffer in node.writes]
+    if len(writers) == 1 and isinstance(writers[0], LoopNode) and len(writers[0].stores) == 1:
+        (store,) = writers[0].stores
+        whole = writers[0].sizes == sizes and store.index == variables(sizes)
+        if whole and store.is_assignment:
+            return Rewriter(value.attr[1])(store.value)
+    return value

@@ -38,7 +38,11 @@ def node_cost(node: LoopNode) -> int:
 
 
 def worth_inlining(
-    producer: LoopNode, readers: list[LoopNode], loads: list[list[Value]], gpu: bool = False
+    program: LoopProgram,
+    producer: LoopNode,
+    readers: list[LoopNode],
+    loads: list[list[Value]],
+    gpu: bool = False,
 ) -> str | None:
     """Returns None where the producer should be computed inside its readers, else the reason
     against it.
@@ -58,6 +62,8 @@ def worth_inlining(
         return "computed again for each of many rows, which costs more than a launch"
     if is_cheap(value) and not (gpu and _gathered(value, loads)):
         if len(readers) == 1 or load_count(value) <= 1:
+            return None
+        if gpu and _moves_less(program, producer, readers):
             return None
     numel = product(producer.sizes)
     small = gpu and isinstance(numel, int) and numel <= SMALL
@@ -83,6 +89,34 @@ def worth_inlining(
 def _of_its_points(reader: LoopNode, producer: LoopNode) -> bool:
     """Returns whether a reader has the producer's points, so that one kernel computes both."""
     return product(reader.sizes) == product(producer.sizes)
+
+
+def _moves_less(program: LoopProgram, producer: LoopNode, readers: list[LoopNode]) -> bool:
+    """Returns whether loading the operands in every reader (16-bit ones, of a float32 value) moves
+    fewer bytes than to compute the value with one reader, to store it and to load it in the others."""
+    points = product(producer.sizes)
+    if any(not _no_larger(product(reader.sizes), points) for reader in readers):
+        return False
+    domain = {place for place, size in enumerate(producer.sizes) if size != 1}
+    operands = {
+        (load.buffer, load.attr[1]): _bytes_of_point(program, producer, load)
+        for load in producer.loads()
+        if domain <= load.variables  # one that is broadcast comes from the cache
+    }
+    (buffer,) = producer.stores[0].buffers
+    stored = len(readers) * program.buffers[buffer].dtype.itemsize
+    return (len(readers) - 1) * sum(operands.values()) < stored
+
+
+def _bytes_of_point(program: LoopProgram, node: LoopNode, load: Value) -> int:
+    """Returns the bytes that memory moves for one point of a node: a sector of 32 for an element at
+    an index from memory."""
+    indices, last = load.indices(), len(node.sizes) - 1
+    chosen = [value for index in indices for value in index.indirect_values()]
+    in_rows = not chosen or (
+        indices[-1].coefficient(last) == 1 and all(last not in value.variables for value in chosen)
+    )
+    return program.buffers[load.buffer].dtype.itemsize if in_rows else 32
 
 
 def _for_many_rows(producer: LoopNode, reader: LoopNode) -> bool:

@@ -28,6 +28,7 @@ from inductor_backend.ir.values import (
 )
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.fusion_heuristics import node_cost, reads_few, worth_inlining
+from inductor_backend.schedule.one_hot_sums import replace_one_hot_sums
 
 
 def redomain(
@@ -138,7 +139,7 @@ class Inliner:
         loops, loads, stored = self.loops_that_read(buffer)
         if stored:
             return
-        if len(loops) == 1 and worth_inlining(node, loops, loads, self.gpu) is None:
+        if len(loops) == 1 and worth_inlining(self.program, node, loops, loads, self.gpu) is None:
             self.substitute(node, buffer, loops[0])
         elif self.gpu or node_cost(node) == 0:
             for reader, result in zip(loops, loads, strict=True):
@@ -153,7 +154,7 @@ class Inliner:
         loops, loads, stored = self.loops_that_read(buffer)
         if not stored and self.may_fail(node) and not any(map(self.reads_all, loops, loads)):
             return "eager checks every element, and no reader reads them all"
-        reason = worth_inlining(node, loops, loads, self.gpu)
+        reason = worth_inlining(self.program, node, loops, loads, self.gpu)
         if stored and reason is None and node.reads():
             reason = "its buffer is needed anyway"
         if reason is None:
@@ -216,6 +217,9 @@ class Inliner:
 
 def inline(program: LoopProgram, gpu: bool = False) -> list[tuple[str, str]]:
     """Inlines what it can; returns (node, reason) for nodes that were not inlined. On GPUs in two
-    passes: what two readers would have loaded has one where the first pass merged these."""
+    passes: what two readers would have loaded has one where the first pass merged these. In another
+    pass where sums of one-hot rows became pointwise."""
     reasons = Inliner(program, gpu).run()
-    return Inliner(program, gpu).run() if gpu else reasons
+    if gpu:
+        reasons = Inliner(program, gpu).run()
+    return Inliner(program, gpu).run() if replace_one_hot_sums(program) else reasons

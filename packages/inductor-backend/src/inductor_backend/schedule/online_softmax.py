@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import torch
 
-from inductor_backend.ir.index_expr import product, variables
+from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Store
 from inductor_backend.ir.ops import EXP_SUM
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.values import Rewriter, Value
+from inductor_backend.schedule.dependencies import stored_value
 from inductor_backend.schedule.split_reductions import ENOUGH_ROWS
 
 
@@ -72,28 +72,14 @@ def _is_sum_of(program: LoopProgram, node: object, maxima: LoopNode) -> bool:
         return False
     if program.buffers[buffer].kind is BufferKind.INPUT:
         return False
-    power = _computed(program, store.value)
+    power = stored_value(program, store.value)
     if power.name != "exp":
         return False
-    difference = _computed(program, power.args[0])
+    difference = stored_value(program, power.args[0])
     if difference.name != "sub" or difference.args[0] is not greatest.value:
         return False
     load = difference.args[1]
     return load.name == "load" and load.attr[:2] == (greatest.buffers[0], greatest.index)
-
-
-def _computed(program: LoopProgram, value: Value) -> Value:
-    """Returns the value that a loop stores where another one loads it, if that is no reduction."""
-    if value.name != "load" or value.dtype is not torch.float32:
-        return value
-    sizes = program.buffers[value.buffer].layout.sizes
-    for node in program.nodes:
-        if isinstance(node, LoopNode) and value.buffer in node.writes:
-            store = node.stores[0]
-            simple = len(node.stores) == 1 and store.is_assignment and node.sizes == sizes
-            if simple and store.index == variables(sizes):
-                return Rewriter(value.attr[1])(store.value)
-    return value
 
 
 def _merge(program: LoopProgram, node: LoopNode, total: LoopNode) -> None:

@@ -75,12 +75,23 @@ def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> b
     return True
 
 
+def _stride(flat: Index, position: int) -> Expr:
+    """Returns how far apart a loop's iterations are; rows apart where the loop chooses a row by an
+    index from memory."""
+    chosen = (
+        factor
+        for atom, factor in flat.terms.items()
+        if isinstance(atom, Indirect) and position in atom.value.variables
+    )
+    return flat.coefficient(position) or next(chosen, 0)
+
+
 def _ordered(positions: list[int], flats: Sequence[Index], sizes: SizeVars) -> list[int]:
     """Returns positions from the greatest stride to the least, by the first access that
     distinguishes them."""
 
     def weight(position: int) -> tuple[int, ...]:
-        strides = [abs(sizes.hint(flat.coefficient(position))) for flat in flats]
+        strides = [abs(sizes.hint(_stride(flat, position))) for flat in flats]
         # Only the first access that depends on it counts fully: stores come first in `flats`.
         return tuple(strides[:1]) if strides and strides[0] else (max(strides, default=0),)
 
