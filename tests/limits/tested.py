@@ -19,6 +19,8 @@ ELSEWHERE: dict[str, str] = {
     "MAX_SINGLE_USES": "limits/test_restless.py::test_captures_end",
     "MAX_PACKAGE_TEXT_BYTES": "limits/test_packages.py::test_beyond",
     "MAX_PACKAGE_MEMBERS": "limits/test_packages.py::test_beyond",
+    "MAX_COMBINED_KERNELS": "triton_kernels/test_horizontal_fusion.py::test_small_updates_of_several_sizes_share_launches",
+    "MAX_COMBINED_BYTES": "triton_kernels/test_horizontal_fusion.py::test_which_kernels_share_a_launch",
     "MAX_CUTS": "aot/test_cut_around.py::test_inference",
     "MAX_FIRST_CALL_COPIES": "plugin/test_failing_backends.py::test_inputs_too_large_to_be_copied",
     "MAX_FROZEN_STATES": "limits/test_frozen.py::test_modules_that_share_a_graph",

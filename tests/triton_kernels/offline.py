@@ -100,6 +100,16 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
         "argmax": (lambda x: x.argmax(1), x),
         "index": (lambda x, i: functional.embedding(i, x) * 2, x, i),
         "bfloat16": (lambda x: x.sin() * 2, b),
+        "queries, keys, values": (
+            lambda x, q, k, v: (x @ q.t(), x @ k.t(), x @ v.t()),
+            *fakes(
+                mode,
+                *(
+                    torch.empty(rows, 2048, dtype=torch.bfloat16, device="meta")
+                    for rows in (1, 2048, 512, 384)
+                ),
+            ),
+        ),
         "input on the CPU": (
             lambda x, y: torch.cos(torch.ops.aten._to_copy(x, device="cuda:0")) + torch.sin(y),
             cpu,

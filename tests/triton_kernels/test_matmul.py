@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 import tracer_core
 from inductor_backend.autotune import choices, matmul, tiles
+from inductor_backend.autotune.matmul_configs import Device, Work
 from inductor_backend.autotune.matmul_configs import candidates as real_candidates
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.ir.target import interpreted
@@ -209,7 +210,7 @@ def test_symbolic_sizes():
 @pytest.mark.parametrize(
     ("fn", "inputs"),
     [
-        (lambda a, b: a @ b, (R(4, 33), R(33, 50))),
+        (lambda a, b: a @ b, (R(1, 33), R(33, 50))),
         (lambda a, b: a @ b, (R(40, 33).double(), R(33, 50).double())),
         (lambda x, w: F.conv2d(x, w, groups=2), (R(1, 32, 5, 5), R(32, 16, 3, 3))),
         (lambda x, w: F.conv2d(x, w), (R(1, 3, 9, 9), R(16, 3, 3, 3))),
@@ -300,6 +301,24 @@ def test_images_that_stay_in_planes(monkeypatch):
     result = checked(fn, *inputs)
     assert len(result.compilation.blocks) == 2
     assert not result.compilation.program.extends
+
+
+@pytest.mark.parametrize("rows", [2, 5, 16])
+def test_few_rows(monkeypatch, rows):
+    """A batch of texts that are written: narrow blocks are tried, padded to 16 rows."""
+    tried = real_candidates(Work(rows, 2048, 2048, 1, 2, 0), Device(90, 132))
+    narrow = [blocks for blocks in tried if blocks.columns <= 32]
+    assert len(narrow) == 4
+    for blocks in narrow:
+        monkeypatch.setattr(matmul, "candidates", lambda work, device, blocks=blocks: [blocks])
+        inputs = half(rows, 520), half(40, 520), half(40)
+        result = checked(lambda x, w, b: F.silu(F.linear(x, w, b)), *inputs)
+        assert list(result.compilation.blocks.values()) == [blocks] and result.kernels == 1
+
+
+def test_more_rows_have_no_narrow_blocks():
+    tried = real_candidates(Work(64, 2048, 2048, 1, 2, 0), Device(90, 132))
+    assert all(blocks.rows * blocks.columns >= 1024 for blocks in tried)
 
 
 def test_a_product_for_which_no_block_is_small_enough(monkeypatch):

@@ -36,6 +36,7 @@ def report(tmp_path_factory):
         "division by zero",
         "beyond 32 bits",
         "bfloat16",
+        "queries, keys, values",
         "linear, gelu",
         "TF32",
         "convolution",
@@ -50,6 +51,12 @@ def test_machine_code(report, name, capability):
 def test_loads_are_sixteen_bytes_wide(report):
     for name in ("trigonometry", "layer norm, gelu, softmax", "bfloat16", "sum over few heads"):
         assert report[name]["wide loads"] > 0, name
+
+
+def test_one_row_times_three_weights_is_one_kernel_with_wide_loads(report):
+    result = report["queries, keys, values"]
+    assert result["operators"] == [] and len(result["sources"]) == 1
+    assert result["wide loads"] >= 4  # of the row, and of three weights
 
 
 @pytest.mark.parametrize("name", ["linear, gelu", "TF32", "convolution"])

@@ -18,6 +18,7 @@ import tracer_core
 from inductor_backend import limits
 from inductor_backend.autotune import tile_search, tiles
 from inductor_backend.ir.target import interpreted
+from inductor_backend.lowering import matmul
 from inductor_backend.runtime.cuda import faster_tiles, launch, measurement, measurement_store
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tracer_core.testing import compare
@@ -84,7 +85,7 @@ def inputs():
     return torch.randn(16, 40), torch.rand(40)
 
 
-def called(fast, function=program):
+def called(fast, function=program, inputs=inputs):
     """Calls the compiled function, comparing, until its search has ended."""
     end = time.monotonic() + 60
     compare(function(*inputs()), fast(*inputs()))
@@ -104,6 +105,26 @@ def test_the_fastest_tiles_are_launched(launches, measured):
     assert len(measured) == len(first) >= 2
     assert launches.tiles().isdisjoint(first)
     assert {name for name, _, _ in launches.tiles()} == {name for name, _, _ in first}
+
+
+def test_kernels_of_one_launch_are_measured_together(launches, measured, monkeypatch):
+    monkeypatch.setattr(matmul, "MIN_LOOPED_MATRIX", 64)
+
+    def projections(x, q, k):
+        return F.linear(x, q), F.linear(x, k)
+
+    def row_and_weights():
+        torch.manual_seed(0)
+        return torch.randn(1, 2048) / 50, torch.randn(48, 2048), torch.randn(12, 2048)
+
+    fast = tracer_core.compile(projections)
+    fast(*row_and_weights())
+    ((name, *first),) = launches.tiles()
+    called(fast, projections, row_and_weights)
+    launches.clear()
+    compare(projections(*row_and_weights()), fast(*row_and_weights()))
+    ((faster, *tiles_of_both),) = launches.tiles()
+    assert len(measured) == 1 and faster == name and tiles_of_both != first
 
 
 def test_a_later_process_measures_nothing(launches, measured, monkeypatch):

@@ -47,6 +47,8 @@ class Compilation:
     bodies: list[KernelBody | None] = field(default_factory=list)
     kernels: list[KernelSource | None] = field(default_factory=list)
     choices: dict[str, KernelChoice] = field(default_factory=dict)
+    #: The nodes of each launch of several kernels.
+    combined: list[str] = field(default_factory=list)
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     module: KernelModule | None = None
     steps: list[WrapperStep] = field(default_factory=list)

@@ -17,7 +17,7 @@ from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.decoding_attention import DecodingAttentionWriter
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
-from inductor_backend.codegen.triton.module import TritonModule, specification_of
+from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
@@ -25,10 +25,10 @@ from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.target import Target
 from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelKind
-from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionLimits, Group
+from inductor_backend.schedule.fusion_heuristics import touched_bytes
 from inductor_backend.schedule.inplace_reuse import places_to_reuse
 from inductor_backend.schedule.kernel_choice import ChoiceRule, choice_of, cuda_choice_of
 from inductor_backend.schedule.memory_plan import Arena
@@ -149,8 +149,8 @@ class TritonCodegen(DeviceCodegen):
                 if not kernel.looped:
                     kernel = replace(kernel, reusable=self._reusable(c, body, kernel.pointers))
                 kernel = with_search(c, body, kernel, writer.tile)
-            result.append(kernel)
-            start_early(specification_of(kernel), c.target.device)
+            nbytes = touched_bytes(c.program, c.sizes, group.loops, kernel.pointers)
+            result.append(replace(kernel, nbytes=nbytes))
         return result
 
     @staticmethod

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
+from typing import Any
 
 from inductor_backend import stages
+from inductor_backend.autotune.tiles import combine
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
 from inductor_backend.codegen.triton.block_sizes import MAX_PERSISTENT
+from inductor_backend.codegen.triton.horizontal import written_by
+from inductor_backend.codegen.triton.module import specification_of
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import verify
@@ -17,16 +23,18 @@ from inductor_backend.ir.nodes import BufferKind, ExternNode
 from inductor_backend.kernel_table import kernel_table
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
-from inductor_backend.schedule.fusion import Fusion
+from inductor_backend.schedule.fusion import Fusion, Group
+from inductor_backend.schedule.horizontal_fusion import Launch, independent_kernels
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs, native_choice_of, step_choice_of
-from inductor_backend.schedule.memory_plan import plan_memory
+from inductor_backend.schedule.memory_plan import nbytes, plan_memory
 from inductor_backend.schedule.online_softmax import merge_online
 from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.short_reductions import unroll_short_reductions
@@ -154,6 +162,61 @@ def verify_replication(c: Compilation) -> None:
     if c.outline is not None:
         full = _full_graph(c)
         same_plans((c.program, c.plan, c.kernels), (full.program, full.plan, full.kernels))
+
+
+def combine_kernels(c: Compilation) -> None:
+    """Fuses small independent kernels horizontally, and starts building all kernels."""
+    kernels: list[Any] = list(c.kernels)
+    launches = [[number] for number in range(len(kernels))]
+    if c.options.fuse and FUEL.read() is None:
+        launches = independent_kernels(list(map(partial(_launch, c), c.plan.groups, kernels)))
+    parts = [[kernels[number] for number in numbers] for numbers in launches]
+    combined = iter(combine(c, [some for some in parts if some[0] is not None]))
+    kernels = [None if some[0] is None else next(combined) for some in parts]
+    c.kernels, groups = kernels, c.plan.groups
+    groups[:] = [_beside([groups[number] for number in numbers]) for numbers in launches]
+    c.combined = [" | ".join(node.name for node in group.nodes) for group in groups if group.parts]
+    for kernel in kernels:
+        if kernel is not None:
+            start_early(specification_of(kernel), c.target.device)
+
+
+def verify_launches(c: Compilation) -> None:
+    """Checks the order of launches; of replicated subgraphs, the nodes do not tell it."""
+    if c.outline is None:
+        verify.launches(c.program, c.plan)
+
+
+def _launch(c: Compilation, group: Group, kernel: Any) -> Launch | None:
+    if kernel is None:
+        return None
+    names = {name for node in group.nodes for name in (*node.reads(), *node.writes)}
+    empty = any(c.program.buffers[name].layout.numel == 0 for name in names)
+    temporary = [
+        c.program.buffers[name]
+        for name in written_by(kernel)
+        if c.program.buffers[name].kind is BufferKind.TEMP
+    ]
+    return Launch(
+        frozenset(kernel.pointers),
+        written_by(kernel),
+        kernel.nbytes,
+        sum(c.sizes.hint(nbytes(buffer)) for buffer in temporary),
+        len(kernel.pointers) + len(kernel.sizes),
+        (kernel.constants, kernel.warps, kernel.looped)
+        if "RBLOCK" in dict(kernel.constants)
+        else None,
+        kernel.part is None or empty,  # a kernel has no pointers to what is empty
+    )
+
+
+def _beside(groups: Sequence[Group]) -> Group:
+    """Returns the group whose kernel does what those of the groups did."""
+    first, *others = groups
+    if not others:
+        return first
+    nodes = [node for group in groups for node in group.nodes]
+    return replace(first, nodes=nodes, domain=None, parts=groups)
 
 
 def place_memory(c: Compilation) -> None:

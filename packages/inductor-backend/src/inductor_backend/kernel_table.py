@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.wrapper import operator_row
-from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import ExternNode
+from inductor_backend.schedule.fusion_heuristics import touched_bytes
 from tracer_core.plugin_api import row_label
 
 if TYPE_CHECKING:
     from inductor_backend.compilation import Compilation
-    from inductor_backend.ir.nodes import LoopNode
+    from inductor_backend.schedule.fusion_legality import Domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,12 @@ def kernel_table(c: Compilation) -> KernelTable:
     assert c.module is not None
     rows = []
     for group, kernel in zip(c.plan.groups, c.kernels, strict=True):
-        if kernel is None or group.domain is None:
+        if kernel is None or not group.loops:
             continue
         name, _ = c.module.kernels[c.module.key(kernel)]
         origins = [origin for node in group.loops for origin in node.origins]
-        loops = ", ".join(
-            f"{c.sizes.hint(size)}{'*' if reduced else ''}"
-            for size, reduced in zip(group.domain.sizes, group.domain.reduced, strict=True)
+        loops = " + ".join(
+            f"[{_loops(c, part.domain)}]" for part in group.parts or [group] if part.domain
         )
         blocks = dict(getattr(kernel, "constants", ()))
         if blocks:
@@ -77,14 +76,22 @@ def kernel_table(c: Compilation) -> KernelTable:
                 name,
                 tuple(dict.fromkeys(origin.op for origin in origins)),
                 frames,
-                f"[{loops}]",
+                loops,
                 blocks,
-                _nbytes(c, group.loops, kernel.pointers),
+                getattr(kernel, "nbytes", 0)
+                or touched_bytes(c.program, c.sizes, group.loops, kernel.pointers),
                 c.module.text_of(kernel.text, name, ()),
                 row_label(name, frames),
             )
         )
     return KernelTable(rows)
+
+
+def _loops(c: Compilation, domain: Domain) -> str:
+    return ", ".join(
+        f"{c.sizes.hint(size)}{'*' if reduced else ''}"
+        for size, reduced in zip(domain.sizes, domain.reduced, strict=True)
+    )
 
 
 def report_data(c: Compilation) -> dict[str, Any]:
@@ -109,21 +116,3 @@ def report_data(c: Compilation) -> dict[str, Any]:
         "operators": operators,
         "memory": {"arena": str(c.memory.size), "buffers": [*buffers, *over]},
     }
-
-
-def _nbytes(c: Compilation, loops: Sequence[LoopNode], pointers: Sequence[str]) -> int:
-    """Returns the bytes of the storages; of a larger one an element for each point of the loops and
-    each place that a point loads or stores."""
-    points = max(c.sizes.hint(product(node.sizes)) for node in loops)
-    places: dict[str, set[object]] = {}
-    for node in loops:
-        accessed = [(load.buffer, load.attr[1]) for load in node.loads()]
-        accessed += [(name, store.index) for store in node.stores for name in store.buffers]
-        for name, index in accessed:
-            places.setdefault(c.program.buffers[name].storage, set()).add(index)
-    buffers = [c.program.buffers[name] for name in pointers if name in c.program.buffers]
-    return sum(
-        min(c.sizes.hint(buffer.layout.numel), points * len(places.get(buffer.storage, "1")))
-        * buffer.dtype.itemsize
-        for buffer in buffers
-    )

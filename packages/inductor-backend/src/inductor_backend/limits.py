@@ -56,6 +56,20 @@ MAX_FUSED_COPY = LIMITS.add(
     beyond="The copy is a kernel of its own.",
     seen=_DEBUG,
 )
+MAX_COMBINED_KERNELS = LIMITS.add(
+    "MAX_COMBINED_KERNELS",
+    4,
+    unit="independent kernels in one launch on a GPU",
+    beyond="Further kernels are launched by themselves.",
+    seen=_DEBUG,
+)
+MAX_COMBINED_BYTES = LIMITS.add(
+    "MAX_COMBINED_BYTES",
+    64 << 20,
+    unit="bytes that independent reductions in one launch on a GPU move",
+    beyond="Each is a launch of its own.",
+    seen=_DEBUG,
+)
 MAX_LOCAL_ROW = LIMITS.add(
     "MAX_LOCAL_ROW",
     16384,

@@ -75,6 +75,7 @@ PIPELINE = (
     lambda c: printer.bodies(c.bodies)),
     Stage("kernels", kernels.write_kernels, "any", lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
     Stage("replicate", kernels.replicate_repeats, "any", kernels.verify_replication, lambda c: c.replication),
+    Stage("combine", kernels.combine_kernels, "cuda", kernels.verify_launches, lambda c: "\n".join(c.combined)),
     Stage("memory", kernels.place_memory, "any", kernels.verify_memory, lambda c: printer.memory(c.memory)),
     Stage("group_runs", kernels.group_runs, "any", None, lambda c: "\n".join(c.sources), suffix=""),
     Stage("module", kernels.write_module, "any", None, lambda c: c.text, lambda c: c.summary, report_data, "py"),

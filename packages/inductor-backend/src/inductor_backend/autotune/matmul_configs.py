@@ -19,12 +19,16 @@ from inductor_backend.limits import MAX_MATMUL_CANDIDATES, MAX_TMA_CANDIDATES
 #: block_m, block_n, block_k, warps, stages
 Shape = tuple[int, int, int, int, int]
 
+#: Elements of a block below which it is for few rows: many programs then read the other operand.
+NARROW = 1024
+
 #: Block shapes by the bytes of an element.
 BLOCKS: dict[int, tuple[Shape, ...]] = {
     2: (
         (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4),
         (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 64, 64, 4, 5), (64, 32, 64, 4, 5),
-        (32, 64, 128, 4, 4), (16, 64, 128, 4, 4),
+        (32, 64, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 128, 4, 6), (16, 32, 256, 4, 4),
+        (16, 16, 256, 2, 6), (16, 16, 512, 2, 4),
     ),
     4: (
         (128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 8, 3), (128, 128, 32, 4, 4),
@@ -121,6 +125,7 @@ def _best(shapes: Sequence[Shape], work: Work, device: Device, most: int) -> lis
         shape
         for shape in shapes
         if shape[0] <= max(2 * work.rows, 32)
+        and (shape[0] * shape[1] >= NARROW or work.rows <= shape[0])
         and shape[1] <= max(2 * work.columns, 32)
         and shape[4] * (shape[0] + shape[1]) * shape[2] * work.width <= SHARED
     ]

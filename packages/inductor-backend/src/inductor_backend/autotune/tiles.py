@@ -7,7 +7,7 @@ the rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, c
 from inductor_backend.autotune.matmul import tuned
 from inductor_backend.codegen.common.loop_nest import accesses
 from inductor_backend.codegen.triton.block_sizes import Tile, candidates
+from inductor_backend.codegen.triton.horizontal import combined_kernel
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.module import name_of
 from inductor_backend.ir.target import Target
@@ -49,15 +50,66 @@ def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile |
 
 
 def with_search(c: Compilation, body: KernelBody, kernel: TritonKernel, tile: Tile) -> TritonKernel:
-    """Marks a kernel whose tile is measured while the program runs, and adds it to `c.searched`."""
-    nbytes = moved(c, body)
-    if nbytes < MIN_SEARCHED_BYTES or not _is_searched(c, body, kernel):
+    """Marks a kernel whose tile can be measured while the program runs, and adds it to
+    `c.searched`."""
+    if not _is_searched(c, body, kernel):
         return kernel
     effect: TileEffect = "none" if tile.reduced is None else "order"
     marked = replace(kernel, searched=effect)
     kernels = Kernels({str(tile): lambda: marked, **_writers(c, body, candidates(tile)[1:])})
-    c.searched.append(SearchedKernel(TunedChoice(c.program, kernels, name=name_of(marked)), nbytes))
+    choice = TunedChoice(c.program, kernels, name=name_of(marked))
+    c.searched.append(SearchedKernel(choice, moved(c, body)))
     return marked
+
+
+def combine(c: Compilation, launches: Iterable[Sequence[TritonKernel]]) -> list[TritonKernel]:
+    """Returns the kernel of each launch. `c.searched` becomes those of them that move enough to be
+    measured, the others lose their mark."""
+    possible = {_work_of(item.choice.kernels.first()): item for item in c.searched}
+    searched: dict[Hashable, SearchedKernel] = {}
+    result = []
+    for parts in launches:
+        kernel, item = parts[0], possible.get(_work_of(parts[0]))
+        if len(parts) > 1:
+            kernel = combined_kernel(parts)
+            items = [possible[work] for work in map(_work_of, parts) if work in possible]
+            item = _of_parts(c, parts, items) if len(items) == len(parts) else None
+            kernel = kernel if item is None else item.choice.kernels.first()
+        if item is not None and item.nbytes >= MIN_SEARCHED_BYTES:
+            searched.setdefault(_work_of(kernel), item)
+        elif kernel.searched:
+            kernel = replace(kernel, searched="")
+        result.append(kernel)
+    c.searched[:] = searched.values()
+    return result
+
+
+def _work_of(kernel: TritonKernel) -> Hashable:
+    """Returns what kernels that do as much have in common: equal ones may have other numbers of
+    programs."""
+    return name_of(kernel), kernel.grid
+
+
+def _of_parts(
+    c: Compilation, parts: Sequence[TritonKernel], items: Sequence[SearchedKernel]
+) -> SearchedKernel:
+    """Returns what is measured for combined kernels: each candidate has the first, second, ... tile
+    of each part."""
+    names = [list(item.choice.kernels) for item in items]
+
+    def combined(turn: int) -> TritonKernel:
+        chosen = []
+        for part, item, tiles in zip(parts, items, names, strict=True):
+            kernel = item.choice.kernels[tiles[min(turn, len(tiles) - 1)]]
+            in_order = kernel.pointers == item.choice.kernels.first().pointers
+            chosen.append(replace(kernel, pointers=part.pointers) if turn and in_order else part)
+        order = any(part.searched == "order" for part in parts)
+        return replace(combined_kernel(chosen), searched="order" if order else "none")
+
+    most = max(map(len, names))
+    kernels = Kernels({f"tiles {turn}": partial(combined, turn) for turn in range(most)})
+    choice = TunedChoice(c.program, kernels, name=name_of(kernels.first()))
+    return SearchedKernel(choice, sum(item.nbytes for item in items))
 
 
 def can_measure(target: Target) -> bool:

@@ -144,6 +144,20 @@ def plan(p: LoopProgram, result: FusionPlan) -> None:
             raise VerifyError(f"fusion put {name} before {late}, which it depends on")
 
 
+def launches(p: LoopProgram, result: FusionPlan) -> None:
+    """Checks a plan whose kernels share launches: those of one launch do not depend on each other."""
+    plan(p, result)
+    from inductor_backend.schedule.dependencies import dependencies  # a check of a later stage
+
+    before = dependencies(p).before
+    for group in result.groups:
+        for part in group.parts:
+            mine = {node.name for node in part.nodes}
+            others = {node.name for node in group.nodes} - mine
+            if any(before[name] & others for name in mine):
+                raise VerifyError(f"{sorted(mine)} shares a launch with what it depends on")
+
+
 def bodies(p: LoopProgram, items: Sequence[KernelBody | None]) -> None:
     """Checks that a phase reads only registers and row buffers of earlier phases, and no input that
     an earlier phase overwrote.

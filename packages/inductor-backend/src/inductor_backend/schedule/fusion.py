@@ -64,6 +64,8 @@ class Group:
     updates: int = 1
     #: By number, the groups that hold a node which must run after one of its nodes.
     readers: dict[int, Group] = field(default_factory=dict)
+    #: The groups that were combined into one launch (`horizontal_fusion`), each with a domain.
+    parts: Sequence[Group] = ()
 
     @property
     def loops(self) -> list[LoopNode]:

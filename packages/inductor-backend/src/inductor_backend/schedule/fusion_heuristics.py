@@ -4,11 +4,13 @@ program.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from inductor_backend.ir.index_expr import Expr, exact_quotient, known_le, product
 from inductor_backend.ir.nodes import LoopNode, LoopProgram
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.ir.value_cost import CHEAP, cost, is_cheap, load_count
+from inductor_backend.ir.value_cost import CHEAP, CHEAP_LOADS, cost, is_cheap, load_count
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.limits import MAX_BODY_VALUES
 
@@ -66,7 +68,11 @@ def worth_inlining(
     numel = product(producer.sizes)
     small = gpu and isinstance(numel, int) and numel <= SMALL
     if small and cost(value) <= SMALL_COST and load_count(value) <= SMALL_LOADS:
-        return None
+        if load_count(value) <= CHEAP_LOADS or not any(
+            _of_its_points(r, producer) for r in readers
+        ):
+            return None
+        return "a reader with as many points stores it without a launch for that"
     if is_cheap(value):
         return "several readers would each load its operands: one store costs less"
     if all(
@@ -78,6 +84,11 @@ def worth_inlining(
             return "computed again for each element, which costs more than a launch"
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def _of_its_points(reader: LoopNode, producer: LoopNode) -> bool:
+    """Returns whether a reader has the producer's points, so that one kernel computes both."""
+    return product(reader.sizes) == product(producer.sizes)
 
 
 def _moves_less(program: LoopProgram, producer: LoopNode, readers: list[LoopNode]) -> bool:
@@ -167,6 +178,26 @@ def shared_bytes(program: LoopProgram, sizes: SizeVars, names: set[str]) -> int:
 def buffer_bytes(program: LoopProgram, sizes: SizeVars, name: str) -> int:
     buffer = program.buffers[name]
     return sizes.hint(buffer.layout.numel) * buffer.dtype.itemsize
+
+
+def touched_bytes(
+    program: LoopProgram, sizes: SizeVars, loops: Sequence[LoopNode], storages: Iterable[str]
+) -> int:
+    """Returns the bytes of the storages; of a larger one an element for each point of the loops and
+    each place that a point loads or stores."""
+    points = max(sizes.hint(product(node.sizes)) for node in loops)
+    places: dict[str, set[object]] = {}
+    for node in loops:
+        accessed = [(load.buffer, load.attr[1]) for load in node.loads()]
+        accessed += [(name, store.index) for store in node.stores for name in store.buffers]
+        for name, index in accessed:
+            places.setdefault(program.buffers[name].storage, set()).add(index)
+    buffers = [program.buffers[name] for name in storages if name in program.buffers]
+    return sum(
+        min(sizes.hint(buffer.layout.numel), points * len(places.get(buffer.storage, "1")))
+        * buffer.dtype.itemsize
+        for buffer in buffers
+    )
 
 
 def keeps_threads_busy(sizes: SizeVars, outer: Expr, inner: Expr, rows: int = 8) -> bool:

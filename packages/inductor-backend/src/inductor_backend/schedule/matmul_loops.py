@@ -36,8 +36,9 @@ aten = operators("aten")
 #: Element types that tensor cores multiply.
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-#: Matmuls whose M, N or K is smaller stay with ATen.
-LEAST = 16
+#: Matmuls whose N or K is smaller stay with ATen, and those of fewer rows: one is a loop
+#: (`lowering/matmul.py`), more are padded to a block.
+LEAST, LEAST_ROWS = 16, 2
 
 At = Sequence[Index]
 Read = Callable[[At], Value]
@@ -203,7 +204,8 @@ def _matrices(loops: MatmulLoops, node: ExternNode) -> Sum | None:
     """Lowers mm, bmm and, with a bias first, addmm and baddbmm."""
     bias, a, b = node.args if len(node.args) == 3 else (None, *node.args)
     rows, columns, terms = a.layout.sizes[-2], b.layout.sizes[-1], a.layout.sizes[-1]
-    if any(loops.sizes.hint(size) < LEAST for size in (rows, columns, terms)):
+    few = loops.sizes.hint(rows) < LEAST_ROWS
+    if few or any(loops.sizes.hint(size) < LEAST for size in (columns, terms)):
         return None
     batch = tuple(a.layout.sizes[:-2])
     left, right = loops.element(a), loops.element(b)

@@ -18,9 +18,8 @@ class IndexWriter:
         self.addressing, self.out = addressing, out
 
     def program(self) -> None:
-        """Writes the indices of the program's block."""
+        """Writes the indices of the block of program `pid`."""
         addressing, tile = self.addressing, self.addressing.tile
-        self.out.line("pid = tl.program_id(0)" + (".to(tl.int64)" if addressing.wide else ""))
         if len(tile.outer) == 2:
             y, x = tile.outer
             self.out.line(f"programs = tl.cdiv({addressing.size(x.numel)}, {x.constant})")
