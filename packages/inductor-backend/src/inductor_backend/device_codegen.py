@@ -17,7 +17,7 @@ from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.decoding_attention import DecodingAttentionWriter
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
-from inductor_backend.codegen.triton.module import TritonModule
+from inductor_backend.codegen.triton.module import TritonModule, specification_of
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
@@ -25,6 +25,7 @@ from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.target import Target
 from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelKind
+from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionLimits, Group
