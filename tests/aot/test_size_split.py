@@ -61,7 +61,7 @@ class Penalty(Writes):
         return torch.cat([ids, logits.scatter(1, ids, scores).argmax(-1, keepdim=True)], dim=1)
 
 
-class Draws(Writes):
+class Noisy(Writes):
     def forward(self, ids):
         noise = torch.rand(ids.shape[1])
         return torch.cat([super().forward(ids), noise[None, :1].long()], dim=1)
@@ -98,7 +98,7 @@ def compiled(model):
 
 
 def generated(model, other, lengths):
-    """Compares a compiled model with its twin; each call gets the text of the last one."""
+    """Compares a compiled model with its eager reference; each call gets the text of the last one."""
     ids = torch.randint(0, 64, (1, 4))
     for _ in range(lengths):
         mine, reference = ids.clone(), ids.clone()
@@ -119,10 +119,10 @@ def test_one_graph_for_every_length(kind):
     assert all(len(graph.graph.nodes) > 40 for graph in graphs[1:])
 
 
-@pytest.mark.parametrize("kind", [Draws, WritesToIds, Everywhere])
+@pytest.mark.parametrize("kind", [Noisy, WritesToIds, Everywhere])
 def test_a_graph_that_is_not_cut_has_eagers_results(kind):
     fast, graphs = compiled(kind())
-    if kind is Draws:
+    if kind is Noisy:
         torch.manual_seed(1)
         ids = [torch.randint(0, 64, (1, n)) for n in (4, 5, 6)]
         torch.manual_seed(2)

@@ -13,7 +13,6 @@ import collections
 import itertools
 import math
 import operator
-import typing
 
 import pytest
 import torch
@@ -585,45 +584,3 @@ def test_the_power_of_three(make):
     fast = tracer_core.compile(f, backend="eager")
     for _ in range(3):
         assert str(fast(torch.ones(2), make())) == str(f(torch.ones(2), make()))
-
-
-class Settings(typing.TypedDict, total=False):
-    theta: float
-
-
-def _matches(value, kinds):
-    """What libraries do to check the fields of a configuration: the first kind that fits."""
-    messages = []
-    for kind in kinds:
-        try:
-            if isinstance(value, kind):
-                return kind.__name__, messages
-        except TypeError as error:
-            messages.append(str(error))
-    return None, messages
-
-
-@pytest.mark.parametrize("kinds", [(Settings, dict), (dict, Settings), (list[int], Settings)])
-@pytest.mark.parametrize("value", [{"theta": 2.0}, [1], 3, None])
-def test_a_class_that_refuses_isinstance_raises_in_the_program(value, kinds):
-    def run(x, value):
-        name, messages = _matches(value, kinds)
-        return x * (2 if name else 3), messages
-
-    same(run, (X, value))
-
-
-def test_a_class_that_refuses_isinstance_of_a_tensor():
-    def run(x):
-        try:
-            return x + isinstance(x * 2, Settings)
-        except TypeError as error:
-            return x - 1, str(error)
-
-    same(run, (X,))
-
-
-def test_what_refuses_isinstance_reaches_the_caller():
-    fast = tracer_core.compile(lambda x: isinstance(x.shape, Settings), backend="eager")
-    with pytest.raises(TypeError, match="TypedDict does not support"):
-        fast(X)

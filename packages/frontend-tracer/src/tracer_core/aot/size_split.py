@@ -14,7 +14,7 @@ from tracer_core.aot.symbolic_sizes import free_symbols
 from tracer_core.aot.unbacked_split import requires_grad
 from tracer_core.aot.writes_across_parts import memory_of
 from tracer_core.contract.captured_graph import MARK, CapturedGraph
-from tracer_core.ops.calls import draws
+from tracer_core.ops.calls import takes_random
 from tracer_core.torch_private.needed import set_grad_mode
 
 #: An operator of a size may be set apart for so many other operators.
@@ -66,9 +66,9 @@ def with_sized_apart(captured: CapturedGraph) -> CapturedGraph | None:
 
 
 def _depends_on_order(node: torch.fx.Node, written: set[int | None]) -> bool:
-    """Returns whether an operator may not move: it draws random numbers, writes, reads what is written
+    """Returns whether an operator may not move: it uses random numbers, writes, reads what is written
     to, or has one of several results."""
-    if draws(node) or node.meta.get("writes") or node.meta.get("val") is None:
+    if takes_random(node) or node.meta.get("writes") or node.meta.get("val") is None:
         return True
     values = [item.meta.get("val") for item in (node, *node.all_input_nodes)]
     several = any(isinstance(value, (tuple, list)) for value in values)

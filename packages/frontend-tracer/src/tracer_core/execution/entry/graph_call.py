@@ -16,7 +16,7 @@ from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of
 from tracer_core.fx_capture.size_nodes import GraphInput
-from tracer_core.ops.calls import draws
+from tracer_core.ops.calls import takes_random
 from tracer_core.torch_private.needed import PROFILING
 from tracer_core.trace.tracer import Tracer
 
@@ -36,7 +36,7 @@ class GraphCall:
             return [f"y = {self._graph_call(inputs)}"]  # other ranks would not run it again
         mutated = self.graph.mutated_inputs()
         tensors = ", ".join(self.entry.use(item.source) for item in mutated)
-        is_random = any(draws(node) for node in self.tracer.recorder.graph.nodes)
+        is_random = any(takes_random(node) for node in self.tracer.recorder.graph.nodes)
         arguments = self.tracer.recorder.inputs
         generators = [item.source for item in arguments if isinstance(item.value, torch.Generator)]
         before = []
