@@ -143,7 +143,7 @@ def test_a_damaged_file_is_refused(tmp_path):
 def test_a_package_is_no_file_of_entries(tmp_path):
     path = tmp_path / "double.tracer"
     tracer_core.package(double, (torch.ones(3),), path)
-    refused(path, "has format package 2, this version reads entries")
+    refused(path, "has format package 3, this version reads entries")
     first = tracer_core.compile(double)
     first(torch.ones(3))
     tracer_core.save(first, path)

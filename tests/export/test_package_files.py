@@ -284,7 +284,7 @@ def test_archives_of_other_layouts_are_refused(small):
         ([("manifest.json", b"[1]"), "seal"], "no JSON object"),
         ([("manifest.json", b"{}"), ("seal.json", b"{}")], "seal is wrong|hash of its manifest"),
         ([("manifest.json", b'{"members": {}}'), ("a.bin", b"x"), "seal"], "not those that its"),
-        ([("manifest.json", b'{"format": "package 2", "members": {}}'), "seal"], "manifest is of another file"),
+        ([("manifest.json", b'{"format": "package 3", "members": {}}'), "seal"], "manifest is of another file"),
         ([("manifest.json", b'{"format": 99, "members": {}}'), "seal"], "format 99, this version"),
     ],
 )  # fmt: skip

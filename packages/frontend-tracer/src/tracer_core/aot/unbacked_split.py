@@ -46,7 +46,8 @@ def has_marks(gm: torch.fx.GraphModule) -> bool:
     return any(MARK in node.meta for node in gm.graph.nodes if node.op != "placeholder")
 
 
-def _requires_grad(node: torch.fx.Node) -> bool:
+def requires_grad(node: torch.fx.Node) -> bool:
+    """Returns whether a tensor among a node's values requires a gradient."""
     leaves = pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
@@ -130,7 +131,7 @@ class UnbackedSplit:
         self.described = dict(zip(placeholders, self.captured.inputs, strict=True))
         for node in placeholders:
             self.copies[node] = self.outer.placeholder(node.name)
-        tracked = any(map(_requires_grad, self.graph.nodes))
+        tracked = any(map(requires_grad, self.graph.nodes))
         for node in self.graph.nodes:
             if node.target is set_grad_mode:
                 if tracked:  # else nothing has gradients, whatever the mode
@@ -314,7 +315,7 @@ class UnbackedSplit:
         written -= {memory_of(item.meta.get("val")) for item in eager}
         for result in self.copies if written else ():  # the first one has made the memory
             value = result.meta.get("val")
-            if memory_of(value) in written and _requires_grad(result):
+            if memory_of(value) in written and requires_grad(result):
                 reason = "an operator that runs eagerly writes to what is computed"
                 raise LoweringUnsupported(reason, nodes=(result,))
 

@@ -7,8 +7,8 @@ inverse. Two activations with equal keys have state tuples of equal layout.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tracer_core.bytecode.code import decode
@@ -83,6 +83,27 @@ def flatten(
         layouts.append(layout)
         state += values
     return tuple(layouts), state
+
+
+def dead_variables(layouts: tuple[FrameLayout, ...]) -> list[int]:
+    """Returns the places in the state of the bound variables that are dead."""
+    places, start = [], 0
+    for layout in layouts:
+        live = decode(layout.code).live
+        alive = live[layout.ip] if layout.ip < len(live) else frozenset()
+        places += [start + 1 + n for n, i in enumerate(layout.locals) if i not in alive]
+        start += layout.size
+    return places
+
+
+def without(layouts: tuple[FrameLayout, ...], dropped: Collection[int]) -> tuple[FrameLayout, ...]:
+    """Returns the layouts without the variables at these places in the state."""
+    result, start = [], 0
+    for layout in layouts:
+        bound = tuple(i for n, i in enumerate(layout.locals) if start + 1 + n not in dropped)
+        result.append(replace(layout, locals=bound))
+        start += layout.size
+    return tuple(result)
 
 
 def frames_of(layouts: tuple[FrameLayout, ...], values: Any) -> list[Frame]:

@@ -64,8 +64,12 @@ def reporter() -> Callable[[str], None]:
     code that reaches them in later calls."""
     owner = stages.current_owner()
     reference = None if owner is None else weakref.ref(owner)
+    noted: set[str] = set()
 
     def report(name: str) -> None:
+        if name in noted:
+            return
+        noted.add(name)
         alive = None if reference is None else reference()
         if alive is not None:
             crossed(name, owner=alive)

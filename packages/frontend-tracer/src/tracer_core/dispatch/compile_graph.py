@@ -33,6 +33,7 @@ from tracer_core.aot.lower import lower_for
 from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import Substitute, as_returned, checked, noted, with_saved_layouts
+from tracer_core.aot.size_split import with_sized_apart
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.subclasses import desugared, holds_wrappers
 from tracer_core.aot.unbacked_split import UnbackedSplit, has_marks
@@ -64,6 +65,8 @@ from tracer_core.torch_private.needed import set_grad_mode
 
 #: Nodes that call something.
 CALLS = ("call_function", "call_method")
+#: Modes in which the calls of a graph on a GPU are replays of a CUDA graph.
+_CAPTURING_MODES = ("reduce-overhead", "max-autotune")
 
 
 def compile_graph(
@@ -134,6 +137,10 @@ def _compiled(
             " autograd"
         )
         return _fall_back(captured, config, "training", reason)
+    if not (is_step or captured.needs_grad) and _pays_per_size(captured, config):
+        split = _sized_apart(captured, config, max_outlined)
+        if split is not None:
+            return split
     if has_symbols(captured.gm) and backend.shapes == "static":
         return CompiledGraph(PerSize(captured, lambda fixed: compile_graph(fixed, config).run))
     if backend.ir == "torch":
@@ -160,6 +167,33 @@ def _compiled(
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
+
+
+def _pays_per_size(captured: CapturedGraph, config: CompileConfig) -> bool:
+    """Returns whether each new size of a graph with symbolic sizes is compiled, or captured as a CUDA
+    graph, anew."""
+    backend, gm = config.backend, captured.gm
+    if not has_symbols(gm) or has_marks(gm):
+        return False
+    asked = config.mode in _CAPTURING_MODES or backend.wrap is not None
+    values = (node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder"))
+    on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    return backend.shapes == "static" or (asked and on_gpu)
+
+
+def _sized_apart(
+    captured: CapturedGraph, config: CompileConfig, max_outlined: int
+) -> CompiledGraph | None:
+    """The graph with the few operators of symbolic sizes beside it. None where there are many, or
+    where the graph cannot be cut there."""
+    sized = with_sized_apart(captured)
+    if sized is None:
+        return None
+    try:
+        run = UnbackedSplit(sized, lambda part: _part(part, config, max_outlined).run).runner()
+    except LoweringUnsupported:
+        return None
+    return CompiledGraph(run)
 
 
 def _split_around(

@@ -21,7 +21,7 @@ from tracer_core.registry.discovery import get, rows
 from tracer_core.storage.processor import LEVELS, features, level, processor
 from tracer_core.torch_private import settings
 
-FORMAT = "package 2"
+FORMAT = "package 3"
 
 
 def here(

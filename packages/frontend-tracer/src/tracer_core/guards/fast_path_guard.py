@@ -14,8 +14,6 @@ compares.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -23,74 +21,23 @@ from tracer_core.guards.gather import GatherCheck
 from tracer_core.guards.native_fields import native_check
 from tracer_core.guards.object_layout import ObjectLayout, layout, word
 from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
-from tracer_core.guards.watched_fields import (
-    Checked,
-    WatchedFields,
-    holds_scalars,
-    identities,
-    selected,
-)
+from tracer_core.guards.watched_fields import Checked, WatchedFields, holds_scalars
 
 __all__ = ["Checked", "FastPathGuard", "GuardCache"]
-
-
-class SharedFields:
-    """What the fast-path guards of an entry's inputs have in common: words of the model, say, of a
-    program that makes a new cache of keys and values for each text. It keeps no object alive, and
-    never holds again once one of its objects has died. Mutable.
-
-    holds(): compares the words."""
-
-    #: With fewer items than this a fast-path guard is made as quickly without.
-    LEAST = 200
-
-    def __init__(
-        self,
-        layout: ObjectLayout,
-        checked: Checked,
-        known: dict[str, list[Any]],
-        alike: dict[str, list[bool]],
-        volatile: frozenset[int],
-    ) -> None:
-        self._ended = False
-        chosen = selected(checked, alike)
-        self.fields = fields = WatchedFields(layout, chosen, (), volatile, self._end, weakly=True)
-        self.check = native_check(fields) or GatherCheck(fields)
-        self.holds: Callable[[], Any] = self.check.holds
-        if self._ended:
-            self.holds = _never
-        self._known = known
-        taken = {name: iter(flags) for name, flags in fields.taken.items()}
-        #: Field of `Checked` -> for each of its items whether it is not among these words.
-        self.others = {
-            name: [not (flag and next(taken[name])) for flag in flags]
-            for name, flags in alike.items()
-        }
-
-    def _end(self, _: Any) -> None:
-        self._ended, self.holds = True, _never
-
-    def serves(self, known: dict[str, list[Any]]) -> bool:
-        """Returns whether what another check has read contains what these words stand for."""
-        return bool(self.holds()) and all(
-            len(now) == len(self._known[name])
-            and all(map(operator.or_, map(operator.eq, now, self._known[name]), self.others[name]))
-            for name, now in known.items()
-        )
 
 
 class FastPathGuard:
     """A fast-path guard; see the module's docstring.
 
     fetched: the values of the full check; None if some of them are objects that it must not keep
-    alive. shared: words that other guards have too. unchanged(): compares the watched fields.
+    alive. unchanged(): compares the watched fields.
     rest(): re-checks the guarded state that has no version counter; None if there is none.
     references: the roots, weakly where possible. died(reference): called when an object dies that
     the watched fields lie in.
     """
 
     __slots__ = (
-        "fetched", "unchanged", "rest", "references", "_parts", "_fields", "_check", "_shared",
+        "fetched", "unchanged", "rest", "references", "_parts", "_fields", "_check",
     )  # fmt: skip
 
     def __init__(
@@ -100,17 +47,11 @@ class FastPathGuard:
         roots: list[Any],
         volatile: frozenset[int],
         died: Callable[[Any], None],
-        shared: SharedFields | None = None,
     ) -> None:
         # An object without weak references lives as long as the fast-path guard.
         self.references: list[Any] = [_weakly(root, died) for root in roots]
         mortals = [root for root in roots if refers_weakly(root)]
-        self._shared = shared
-        if shared is None:
-            fields = WatchedFields(layout, checked, mortals, volatile, died)
-        else:
-            rest = selected(checked, shared.others)
-            fields = WatchedFields(layout, rest, mortals, volatile, died, shared=shared.fields)
+        fields = WatchedFields(layout, checked, mortals, volatile, died)
         self._fields = fields
         self._parts = [
             fields.own_dicts.get(id(item)) or _weakly(item, died) for item in checked.fetched
@@ -118,8 +59,7 @@ class FastPathGuard:
         mortal = any(type(part) in _LEADING for part in self._parts)
         self.fetched = None if mortal else checked.fetched
         self._check = native_check(fields) or GatherCheck(fields)
-        own: Callable[[], Any] = self._check.holds
-        self.unchanged = own if shared is None else lambda: shared.holds() and own()
+        self.unchanged: Callable[[], Any] = self._check.holds
         self.rest: Callable[[], bool] | None = (
             fields.holds_in_python if fields.needs_python else None
         )
@@ -135,9 +75,6 @@ class FastPathGuard:
     def changed_dicts(self) -> list[int]:
         """Returns the ids of the watched dictionaries whose version changed."""
         before, dicts = self._check.before(), self._fields.dicts
-        if self._shared is not None:
-            before |= self._shared.check.before()
-            dicts = [*dicts, *self._shared.fields.dicts]
         return [
             item
             for (*leading, version), item in dicts
@@ -155,12 +92,6 @@ _LEADING = (OwnReference, OwnDict)
 
 def _never() -> bool:
     return False
-
-
-def alike_in(now: list[Any], before: list[Any]) -> list[bool]:
-    """Returns for each identity whether the check before had it at the same place."""
-    pairs = itertools.zip_longest(now, before[: len(now)])
-    return [item is not None and item == other for item, other in pairs]
 
 
 class GuardCache:
@@ -185,9 +116,6 @@ class GuardCache:
         self._volatile: frozenset[int] = frozenset()
         #: Keys that were checked once: a guard for inputs that never come again is not worth it.
         self._met: set[Any] = set()
-        self._shared: SharedFields | None = None
-        #: `identities` of what the last fast-path guard was made from.
-        self._known: dict[str, list[Any]] | None = None
         #: Full checks since a fast-path guard last held.
         self._since = 0
         self._single = roots[0] if len(roots) == 1 else None
@@ -244,23 +172,7 @@ class GuardCache:
             if gone is not None:
                 gone.unchanged = _never  # another thread may be about to ask
 
-        shared = self._shared_by(result, checked)
-        fast_paths[key] = FastPathGuard(result, checked, roots, self._volatile, forget, shared)
-
-    def _shared_by(self, object_layout: ObjectLayout, checked: Checked) -> SharedFields | None:
-        """Returns the words that this guard has in common with others: those that are there, or
-        new ones of what this check and the last one have read alike."""
-        known, before = identities(checked), self._known
-        if sum(map(len, known.values())) < SharedFields.LEAST:
-            return None
-        self._known = known
-        if self._shared is not None and self._shared.serves(known):
-            return self._shared
-        self._shared = None
-        if before is not None:
-            alike = {name: alike_in(now, before[name]) for name, now in known.items()}
-            self._shared = SharedFields(object_layout, checked, known, alike, self._volatile)
-        return self._shared
+        fast_paths[key] = FastPathGuard(result, checked, roots, self._volatile, forget)
 
     def _note(self, guard: FastPathGuard) -> None:
         """Switches dictionaries whose version changed although the check still held to comparison

@@ -13,14 +13,12 @@ object's own, and one in it) lives as long as its owner.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import gc
 import types
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
@@ -88,10 +86,6 @@ def exact_dict(namespace: Any) -> dict[Any, Any] | None:
     return None
 
 
-class NotWeakly(Exception):
-    """Words that other guards share would need an object that no weak reference leads to."""
-
-
 class WatchedFields:
     """Mutable while it is built. depths: addresses, by depth. dicts: (path, id of the dict), where
     the path ends at the address of its version, which may be read if the words before it are
@@ -99,11 +93,7 @@ class WatchedFields:
     died(reference): called when an object of `references` dies. empties, lists, probes, entries:
     for Python: (container), (sequence, items), (call, result), (namespace, ids of the values
     by key, all keys in order or None). Where dictionaries carry no version, a path is one word: the
-    dictionary's counter.
-
-    shared: words that are compared before these, and that keep what they lead to. weakly: nothing is
-    kept alive and nothing is left to Python; `taken` tells which items of the `Checked`, by field,
-    these words stand for."""
+    dictionary's counter."""
 
     def __init__(
         self,
@@ -112,9 +102,6 @@ class WatchedFields:
         roots: Sequence[Any],
         volatile: frozenset[int],
         died: Callable[[Any], None],
-        *,
-        shared: WatchedFields | None = None,
-        weakly: bool = False,
     ) -> None:
         self.depths: tuple[list[int], list[int], list[int]] = ([], [], [])
         self.dicts: list[tuple[tuple[int, ...], int]] = []
@@ -124,7 +111,7 @@ class WatchedFields:
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
         self.entries: list[tuple[Any, dict[Any, int], list[Any] | None]] = []
-        self._layout, self._died, self._weakly = layout, died, weakly
+        self._layout, self._died = layout, died
         self._volatile = volatile.union(map(id, map(exact_dict, checked.moving)))
         self._counts = layout.dict_version is None and can_count()
         #: Dictionaries whose changes are counted, by id.
@@ -134,19 +121,9 @@ class WatchedFields:
         self.own_dicts: dict[int, OwnDict] = {}
         #: id of a container that unchanged words lead to -> their addresses.
         self._paths: dict[int, tuple[int, ...]] = {}
-        self._held_by_shared: Collection[int] = ()
-        if shared is not None:
-            self.own_dicts.update(shared.own_dicts)
-            self._paths.update(shared._paths)
-            self._held_by_shared = shared._held
-        #: Field of `Checked` -> for each of its items whether these words stand for it.
-        self.taken: dict[str, list[bool]] = {}
         for name, take in _READERS.items():
-            if weakly:
-                self.taken[name] = [self._takes(take, item) for item in getattr(checked, name)]
-            else:
-                for item in getattr(checked, name):
-                    take(self, item)
+            for item in getattr(checked, name):
+                take(self, item)
         if self._counted:
             self._counters = count_changes(list(self._counted.values()))
             self.depths[0].extend(self._counters.addresses)
@@ -154,27 +131,14 @@ class WatchedFields:
                 self.dicts.append(((address,), value))
             self._counted.clear()  # the counters tell when a dictionary has died
 
-    def _takes(self, take: Callable[[WatchedFields, Any], None], item: Any) -> bool:
-        try:
-            take(self, item)
-        except NotWeakly:
-            return False
-        return True
-
     def _keep(self, obj: Any) -> None:
-        if id(obj) in self._held or id(obj) in self._held_by_shared:
+        if id(obj) in self._held:
             return
         if refers_weakly(obj):
             self.references.append(OwnReference(obj, self._died))
         else:
-            self._by_python_or_strongly()
             self.alive.append(obj)
         self._held.add(id(obj))
-
-    def _by_python_or_strongly(self) -> None:
-        """Raises NotWeakly where these words keep nothing alive and leave nothing to Python."""
-        if self._weakly:
-            raise NotWeakly
 
     def _watch(self, obj: Any, *offsets: int) -> tuple[int, ...]:
         """Watches words of an object; returns the words that lead to it."""
@@ -188,7 +152,6 @@ class WatchedFields:
         """`owner.__dict__` can be replaced, except a class's or a module's."""
         owner, namespace = holder
         if isinstance(owner, types.ModuleType):
-            self._by_python_or_strongly()  # nothing tells that it died
             return
         if isinstance(owner, type):
             self._keep(owner)
@@ -197,7 +160,6 @@ class WatchedFields:
             return
         slot = dict_slot(owner)
         if slot is None or word(slot) != id(namespace):
-            self._by_python_or_strongly()
             self.alive.append(namespace)
             self._probe(partial(getattr, owner, "__dict__"))
         else:
@@ -210,12 +172,9 @@ class WatchedFields:
     def _object(self, obj: Any) -> None:
         if flags(type(obj)) & HEAP_TYPE:  # nothing can change the type of another object
             self._watch(obj, TYPE)
-        else:
-            self._by_python_or_strongly()  # nothing tells that it died
 
     def _empty(self, container: Any) -> None:
         if type(container) not in _EXACT_DICTS:
-            self._by_python_or_strongly()
             self.empties.append(container)
         elif self._counts and id(container) not in self._volatile:
             self._counted[id(container)] = container
@@ -264,7 +223,6 @@ class WatchedFields:
             self._leads_to(simple, simple if keys is None else keys, path)
 
     def _entries(self, namespace: Any, keys: Any) -> None:
-        self._by_python_or_strongly()
         read = namespace if keys is None else keys
         before = {key: namespace.get(key, _ABSENT) for key in read}
         order = list(namespace) if keys is None else None
@@ -284,10 +242,8 @@ class WatchedFields:
 
     def _list(self, items: Any) -> None:
         if type(items) is tuple:
-            self._by_python_or_strongly()  # nothing tells that it died
             return
         if not isinstance(items, list):
-            self._by_python_or_strongly()
             self.lists.append((items, list(items)))
             return
         self._watch(items, LIST_SIZE, LIST_ITEMS)
@@ -307,11 +263,9 @@ class WatchedFields:
                     self._keep(value)  # another value could be at its address
                 self.depths[0].append(slot)
                 return
-            self._by_python_or_strongly()
             if refers_weakly(owner):
                 self._keep(owner)
                 probe = partial(_attribute_of, OwnReference(owner), name)
-        self._by_python_or_strongly()
         reference = probe()
         if refers_weakly(reference) and not holds_scalars(reference):
             self._keep(reference)
@@ -369,36 +323,6 @@ _READERS: dict[str, Callable[[WatchedFields, Any], None]] = {
     "storages": WatchedFields._storage, "lists": WatchedFields._list, "lengths": WatchedFields._length,
     "probes": WatchedFields._probe,
 }  # fmt: skip
-
-
-def identities(checked: Checked) -> dict[str, list[Any]]:
-    """Returns, by field, what tells each item of `checked` from another one that lives at the same
-    time; None for an item that nothing tells apart."""
-    match: dict[str, list[Any]] = {name: list(map(id, getattr(checked, name))) for name in _READERS}
-    match["holders"] = [id(owner) for owner, _ in checked.holders]
-    match["dicts"] = [_dict_identity(*mapping) for mapping in checked.dicts]
-    match["probes"] = list(map(_probe_identity, checked.probes))
-    return match
-
-
-def _dict_identity(namespace: Any, keys: Any) -> tuple[int, bool] | None:
-    simple = exact_dict(namespace)
-    return None if simple is None else (id(simple), keys is None)
-
-
-def _probe_identity(probe: Any) -> tuple[int, str] | None:
-    if not isinstance(probe, partial) or probe.func is not getattr:
-        return None
-    owner, name = probe.args
-    return id(owner), name
-
-
-def selected(checked: Checked, chosen: Mapping[str, Sequence[bool]]) -> Checked:
-    """Returns the items of `checked` that are chosen, by field."""
-    return dataclasses.replace(
-        checked,
-        **{name: list(compress(getattr(checked, name), chosen[name])) for name in _READERS},
-    )
 
 
 #: Attributes whose value lives as long as their object.

@@ -52,7 +52,7 @@ breaks("native_python", "the caller's variables are read", [globals])
 def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
         hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
-        return _is_base_tensor_instance(obj, classes) if hooked is None else hooked
+        return _asked(_is_base_tensor_instance, obj, classes) if hooked is None else hooked
     if type(obj) is TracedArray:
         tracer.native_calls.native_reads(classes)
         return issubclass(obj.kind, classes)
@@ -71,7 +71,17 @@ def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     for cls in _flat(classes):
         if getattr(cls, "_is_protocol", False) is True and not is_subtype(type(obj), cls):
             _guard_members(tracer, obj, cls)
-    return isinstance(obj, classes)
+    return _asked(isinstance, obj, classes)
+
+
+def _asked(query: Any, obj: Any, classes: Any) -> bool:
+    """Returns the answer of isinstance() or issubclass(); the program gets the TypeError with which
+    a class refuses them, such as a TypedDict."""
+    try:
+        return bool(query(obj, classes))
+    except TypeError as error:
+        refused = error
+    raise TypeError(*refused.args)  # from here: see `NativeCalls._handled`
 
 
 def _guard_members(tracer: Tracer, obj: Any, protocol: type) -> None:
@@ -116,7 +126,7 @@ def is_subclass(tracer: Tracer, cls: Any, classes: Any) -> bool:
         tracer.break_graph("native_python", "issubclass() of what is no class")
     tracer.entries.guard_lineage(cls)
     _guard_registries(tracer, cls, classes, "__subclasscheck__")
-    return issubclass(cls, classes)
+    return _asked(issubclass, cls, classes)
 
 
 def _guard_registries(tracer: Tracer, kind: Any, classes: Any, hook: str) -> None:

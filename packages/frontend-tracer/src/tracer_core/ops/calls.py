@@ -58,6 +58,13 @@ def uses_rng(node: torch.fx.Node) -> bool:
     return may_use_rng(name)
 
 
+def takes_random(node: torch.fx.Node) -> bool:
+    """Returns whether a node of a captured graph uses random numbers with its arguments."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    is_call = node.op in ("call_function", "call_method")
+    return is_call and may_use_rng(name) and not uses_no_rng(name, node.args, node.kwargs)
+
+
 def may_use_rng(name: str) -> bool:
     """Returns whether an operator of this name may use random numbers."""
     return any(stem in name for stem in _RANDOM)

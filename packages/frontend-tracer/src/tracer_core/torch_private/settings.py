@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import functools
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,9 +264,11 @@ def nest_autocast(levels: int) -> None:
         torch.autocast_increment_nesting() if levels > 0 else torch.autocast_decrement_nesting()
 
 
-def run_restoring(runner: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
-    """Runs a graph that changes settings; restores them if it raises."""
-    before = snapshot()
+def run_restoring(
+    written: Sequence[str], runner: Callable[[list[Any]], Any], inputs: list[Any]
+) -> Any:
+    """Runs a graph that changes these settings; restores them if it raises."""
+    before = {name: SETTINGS[name].get() for name in written}
     try:
         return runner(inputs)
     except BaseException as error:

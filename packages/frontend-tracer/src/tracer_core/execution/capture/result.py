@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ class Captured:
 class Portable:
     """What storing a cache entry needs beside its text.
 
-    roots: state items whose identity keys the guard cache. paths: constant's name -> a source that
+    roots: of each guard cache, the state items whose identity keys it. paths: constant's name -> a source that
     reaches the constant without the state. interpreted: the functions from before the trace whose
     bytecode was followed. path_constants: the constants that sources in `paths` use as indices.
     Both are `held`. exact: names of constants that must be these very objects, though others are
@@ -104,7 +104,7 @@ class Portable:
     hangs on what neither guards nor digests of code tell.
     """
 
-    roots: tuple[int, ...]
+    roots: Sequence[Sequence[int]]
     paths: dict[str, Source]
     interpreted: tuple[Any, ...]
     path_constants: tuple[Any, ...]

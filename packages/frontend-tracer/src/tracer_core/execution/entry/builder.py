@@ -23,11 +23,11 @@ from tracer_core.execution.entry.codegen import CacheEntry, settings_checks
 from tracer_core.execution.entry.entry_guards import EntryGuards
 from tracer_core.execution.entry.graph_call import GraphCall
 from tracer_core.execution.entry.namespace import runtime_namespace
+from tracer_core.execution.entry.object_part import add_guard_caches
 from tracer_core.execution.entry.results_and_side_effects import StateAtExit
 from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.graph_breaks import Break
 from tracer_core.guards.explanation import Failure
-from tracer_core.guards.fast_path_guard import GuardCache
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
@@ -83,7 +83,6 @@ class EntryBuilder:
         self, runner: CompiledGraph | None, gm: Any, record: BreakRecord | None
     ) -> Captured:
         entry, tracer = self.entry, self.tracer
-        roots = tuple(entry.roots)
         settings = settings_checks(self.settings, entry.constants.text)
         text = entry.text(settings, tracer.side_effects.locks)
         graph = None if runner is None else runner.run
@@ -91,8 +90,7 @@ class EntryBuilder:
         namespace["held"] = tuple(tracer.provenance.held)
         cache_entry = define("entry", text, namespace, self.name)
         entry.constants.is_elsewhere = _always  # of what later explanations name
-        if entry.object_lines:
-            namespace["guard_cache"] = GuardCache(namespace["check"], roots)
+        add_guard_caches(namespace, entry.roots)
         if self.graph.pending is not None:
             self.graph.pending.scope = namespace
         guards = tuple(map(_held_weakly, tracer.provenance.guards))
@@ -114,12 +112,12 @@ class EntryBuilder:
             constants=entry.constants.namespace,
             runner=runner,
             check_first=failure,
-            portable=self._portable(roots, path_constants),
+            portable=self._portable(path_constants),
             speculated=tuple(tracer.speculated),
             pending=self.graph.pending,
         )
 
-    def _portable(self, roots: tuple[int, ...], path_constants: tuple[Any, ...]) -> Portable:
+    def _portable(self, path_constants: tuple[Any, ...]) -> Portable:
         guarded = {
             id(guard.expected): guard.source
             for guard in self.tracer.provenance.guards
@@ -134,7 +132,7 @@ class EntryBuilder:
         source_of = self.tracer.provenance.source_of
         followed = [item for item in self.tracer.calls.interpreted.values() if source_of(item)]
         return Portable(
-            roots, paths, held(tuple(followed)), path_constants,
+            self.entry.roots, paths, held(tuple(followed)), path_constants,
             frozenset(self.entry.constants.exact), torch_private.settings.of_kernels(), tuple(self.tracer.unguarded),
         )  # fmt: skip
 

@@ -13,8 +13,9 @@ import functools
 import sys
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,14 @@ import torch
 from tracer_core import torch_private
 from tracer_core.execution.entry.joined_tensor_guards import TensorCheck, has_fast_answer, joined
 from tracer_core.execution.entry.namespace import alias_groups
+from tracer_core.execution.entry.object_part import (
+    ObjectPart,
+    arranged,
+    check,
+    guard_cache,
+    tried,
+    tuple_text,
+)
 from tracer_core.fx_capture.object_mutations import Change
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.guards.direct_roots import DIRECT_ROOTS
@@ -32,7 +41,6 @@ from tracer_core.guards.object_lifetime import end_is_seen
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
 from tracer_core.guards.tensor_guard import tensor_call
-from tracer_core.guards.watched_fields import Checked
 from tracer_core.reconstruct.replay_change import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.torch_private.needed import AD_LEVEL
@@ -48,7 +56,13 @@ _READ_ONLY = (
     staticmethod,
     classmethod,
 )
-_FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)"
+#: Steps of a path at whose end an object may be the root of a part.
+_TO_ROOTS = frozenset({
+    SourceKind.KEY, SourceKind.OWN_KEY, SourceKind.ITEM, SourceKind.OWN_ITEM, SourceKind.SLOT,
+    SourceKind.CONTENTS,
+})  # fmt: skip
+#: Objects that must differ from another one, from which on one set has their identities.
+_MIN_APART = 4
 #: The integers of which Python has one object each.
 _MIN_CACHED_INT, _MAX_CACHED_INT = -5, 256
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
@@ -143,7 +157,9 @@ class CacheEntry:
         #: Dictionaries that the entry writes to.
         self.written: frozenset[Source] = frozenset()
         self.constants = Constants(lambda obj: provenance.source_of(obj) is not None)
-        self.object_lines: list[str] = []
+        #: Root -> what is checked of it and of what it leads to, under one fast-path guard; None:
+        #: of modules and constants. Several roots may have one part.
+        self._parts: dict[Source | None, ObjectPart] = {}
         self.direct_lines: list[str] = []
         #: What is fetched and checked on every call, after the objects.
         self.late_lines: list[str] = []
@@ -152,40 +168,58 @@ class CacheEntry:
         #: Checks beside the guards of the trace.
         self.others: list[Guard | Relation] = []
         self.body: list[str] = []
-        #: name in the run part -> text of the fetched or derived value that the check part returns.
-        self.fetched: dict[str, str] = {}
-        #: field of `Checked` -> texts of its elements.
-        self.watched: dict[str, dict[str, None]] = {field.name: {} for field in fields(Checked)}
-        #: variable of a dictionary -> text of each key read in it; None: the keys themselves
-        #: matter.
-        self.keys_read: dict[str, dict[str, None] | None] = {}
-        self.roots: dict[int, None] = {}
+        #: For each part with a fast-path guard, the places of its roots in the state (`text`).
+        self.roots: list[list[int]] = []
         self._variables: dict[Source, str] = {}
         self._late: dict[Source, bool] = {}
-        self._object_roots: dict[Source, bool] = {}
+        #: Source -> the root on its path.
+        self._root_of: dict[Source, Source | None] = {}
 
     # -- fetching --
 
     def is_object(self, source: Source) -> bool:
-        """Returns whether a source belongs to the part under the fast-path guard: it starts at an
-        object, a module or a constant."""
+        """Returns whether a source belongs to a part under a fast-path guard: it starts at a module
+        or a constant, or leads through an object."""
         return not self.is_late(source) and self._starts_at_object(source)
 
     def _starts_at_object(self, source: Source) -> bool:
-        root = source.root
-        if not source.starts_in_state:
-            return True
-        known = self._object_roots.get(root)
-        if known is None:  # once: a weak reference to the value may come or go meanwhile
-            known = self._object_roots[root] = self._is_object_root(self.state[root.key[0]])
-        return known
+        return not source.starts_in_state or self._root(source) is not None
+
+    def _root(self, source: Source) -> Source | None:
+        """Returns the first object with an identity on a path from the state."""
+        if (
+            source not in self._root_of
+        ):  # once: a weak reference to the value may come or go meanwhile
+            base, root = source.base, None
+            if base is None:
+                root = source if self._is_object_root(self.state[source.key[0]]) else None
+            else:
+                root = self._root(base)
+                if root is None and source.kind in _TO_ROOTS:
+                    is_root = self._is_object_root(self.provenance.value_at(source))
+                    root = source if is_root else None
+            self._root_of[source] = root
+        return self._root_of[source]
+
+    def _part(self, *sources: Source) -> ObjectPart:
+        """Returns the part that these sources belong to: one, from now on."""
+        roots = [self._root(item) if item.starts_in_state else None for item in sources]
+        part = self._parts.setdefault(roots[0], ObjectPart())
+        for root in roots[1:]:
+            other = self._parts.setdefault(root, part)
+            if other is not part:
+                part.absorb(other)
+                self._parts.update({k: part for k, v in self._parts.items() if v is other})
+        return part
 
     @staticmethod
     def _is_object_root(value: Any) -> bool:
         if type(value) in weakref.ProxyTypes:
             return False
-        if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
-            value = value.__self__  # the bound method is new at each access; its receiver counts
+        if type(value) is types.MethodType:
+            return False  # new at each access; its receiver is the root
+        if isinstance(value, types.BuiltinFunctionType):
+            value = value.__self__
             return isinstance(value, types.ModuleType) or not isinstance(value, DIRECT_ROOTS)
         if isinstance(value, DIRECT_ROOTS) or end_is_seen(value):
             return False  # what the guard cache remembers must not outlive the call
@@ -255,11 +289,15 @@ class CacheEntry:
             base = self.fetch(source.base) if source.base is not None else ""
             text = self._fetch_text(source, base)
             name = f"v{len(self._variables)}"
-            lines = self.object_lines if self.is_object(source) else self.direct_lines
-            lines.append(f"{name} = {text}")
-            if source.base is None and self.is_object(source):
-                self.roots[source.key[0]] = None
-            self._note_read(source, base, name)
+            if not self.is_object(source):
+                self.direct_lines.append(f"{name} = {text}")
+            elif source.starts_in_state and self._root(source) is source:
+                self._part(source).roots[source] = name
+                if source.base is not None:
+                    self.direct_lines.append(f"{name} = {text}")
+            else:
+                self._part(source).statements.append((f"{name} = {text}", False))
+                self._note_read(source, base, name)
         self._variables[source] = name
         return name
 
@@ -279,6 +317,8 @@ class CacheEntry:
             return f"reading({function!r})({', '.join([base, *map(self.use, others)])})"
         if source.kind is SourceKind.COMPUTED:
             fetch = self.use if self.is_late(source) else self.fetch
+            if isinstance(source.key, tuple) and self.is_object(source):
+                self._part(source, *source.key[1])
             return computed(base, source.key, fetch=fetch)
         return source.text(base)
 
@@ -287,20 +327,30 @@ class CacheEntry:
         name = self.fetch(source)
         if source.kind is SourceKind.STATE:
             return source.text("")  # not through the guard cache, which would keep the value alive
-        if self.is_object(source) and source in self._variables:
-            self.fetched[name] = name
+        is_root = source.starts_in_state and self._root(source) is source
+        if not is_root and self.is_object(source) and source in self._variables:
+            self._part(source).fetched[name] = name
         return name
 
     def graph_inputs(self, sources: list[Source]) -> tuple[list[str], str]:
-        """Returns (lines, text) of the list of a graph's inputs. Inputs under the fast-path guard
+        """Returns (lines, text) of the list of a graph's inputs. Inputs under one fast-path guard
         are put into a list once."""
-        cached = [source.base is not None and self.is_object(source) for source in sources]
-        if sum(cached) < 4:
+        counts: Counter[ObjectPart] = Counter(
+            self._part(source)
+            for source in sources
+            if source.base is not None and self.is_object(source)
+        )
+        if not counts or max(counts.values()) < 4:
             return [], f"[{', '.join(map(self.use, sources))}]"
+        ((part, _),) = counts.most_common(1)
+        cached = [
+            item.base is not None and self.is_object(item) and self._part(item) is part
+            for item in sources
+        ]
         texts = [
             self.fetch(s) if known else "None" for s, known in zip(sources, cached, strict=True)
         ]
-        self.fetched["G"] = f"[{', '.join(texts)}]"
+        part.fetched["G"] = f"[{', '.join(texts)}]"
         lines = [
             f"G[{i}] = {self.use(source)}"
             for i, (source, known) in enumerate(zip(sources, cached, strict=True))
@@ -311,30 +361,35 @@ class CacheEntry:
     def check_memory(self, pointers: dict[Source, int]) -> None:
         """Guards which of these tensors share memory. pointers: source -> pointer to its memory
         now."""
-        own = {
-            item: at
-            for item, at in pointers.items()
-            if item.base is not None and self.is_object(item)
-        }
-        direct = {item: at for item, at in pointers.items() if item not in own}
-        if len(own) < 4 or not set(own.values()).isdisjoint(direct.values()):
+        by_part: dict[ObjectPart | None, dict[Source, int]] = {}
+        for item, at in pointers.items():
+            owned = item.base is not None and self.is_object(item)
+            by_part.setdefault(self._part(item) if owned else None, {})[item] = at
+        users = Counter(at for items in by_part.values() for at in set(items.values()))
+        direct: dict[Source, int] = {}
+        sets: dict[str, dict[Source, int]] = {}
+        for part, own in by_part.items():
+            if part is None or len(own) < 4 or any(users[at] > 1 for at in own.values()):
+                direct |= own
+                continue
+            name = f"P{len(sets)}"
+            part.watched["storages"].update(dict.fromkeys(map(self.fetch, own)))
+            part.statements.append((f"{name} = {_memories(map(self.fetch, own))}", False))
+            groups = alias_groups([*own.values()])
+            part.statements.append((f"alias_groups({name}) == {groups!r}", True))
+            part.fetched[name] = f"frozenset({name})"
+            self.others.append(_same_groups(own))
+            for other, items in sets.items():
+                self.check_late(_apart(items, own), f"{other}.isdisjoint({name})")
+            sets[name] = own
+        if not sets:
             self.check_late(_same_groups(pointers))
-            return
-        self.watched["storages"].update(dict.fromkeys(map(self.fetch, own)))
-        self.object_lines.append(f"P = {_memories(map(self.fetch, own))}")
-        self.object_lines.append(
-            f"if alias_groups(P) != {alias_groups([*own.values()])!r}: return None"
-        )
-        self.others.append(_same_groups(own))
-        if direct:
-            self.fetched["P"] = "frozenset(P)"
-            texts = _places([*own, *direct])
-            apart = (
-                f"set({_memories(texts[: len(own)])}).isdisjoint({_memories(texts[len(own) :])})"
-            )
+        elif direct:
             groups = alias_groups([*direct.values()])
-            now = f"hold_apart(P, {_tuple_text(map(self.use, direct))}, {groups!r})"
-            self.check_late(Relation(apart, (*own, *direct)), now)
+            uses = tuple_text([*map(self.use, direct)])
+            now = f"hold_apart({tuple_text([*sets])}, {uses}, {groups!r})"
+            others = [item for own in sets.values() for item in own]
+            self.check_late(_apart(others, direct), now)
             self.others.append(_same_groups(direct))
 
     def check_alike(self, sources: Sequence[Source]) -> None:
@@ -351,8 +406,9 @@ class CacheEntry:
             return
         condition = Relation(f"counters_are_equal(({places}))", tuple(counters))
         if all(map(self.is_object, counters)):
-            name = f"N{len(self.fetched)}"
-            self.fetched[name] = _tuple_text(map(self.fetch, counters))
+            part = self._part(*counters)
+            name = f"N{len(self.others)}"
+            part.fetched[name] = tuple_text([*map(self.fetch, counters)])
             self.check_late(condition, f"counters_are_equal({name})")
         else:
             self.check_late(condition)
@@ -363,7 +419,7 @@ class CacheEntry:
             return
         condition = Relation(f"are_distinct(({', '.join(_places(sources))}))", tuple(sources))
         if all(self.is_object(source) for source in sources):
-            self.object_lines.append(f"if not ({condition.text(self.fetch)}): return None")
+            self._part(*sources).statements.append((condition.text(self.fetch), True))
             self.others.append(condition)
         else:
             self.check_late(condition)
@@ -371,30 +427,31 @@ class CacheEntry:
     def _note_read(self, source: Source, base: str, name: str) -> None:
         """Registers what the fast-path guard must watch so that this read would give the same
         value."""
-        if not self.is_object(source) or source.base is None:
+        if source.base is None:
             return
+        watched = self._part(source).watched
         if source.kind is SourceKind.DICT:
-            self.watched["holders"][f"({base}, {name})"] = None
+            watched["holders"][f"({base}, {name})"] = None
         elif source.kind in (SourceKind.KEY, SourceKind.OWN_KEY):
-            self._reads_key(base, source.key)
+            self._reads_key(source, base, source.key)
         elif source.kind in (SourceKind.NTH_KEY, SourceKind.NTH_VALUE):
-            self.keys_read[base] = None
+            self._part(source).keys_read[base] = None
         elif source.kind in (SourceKind.ITEM, SourceKind.OWN_ITEM):
             if not isinstance(self.provenance.value_at(source.base), tuple):
-                self.watched["lists"][base] = None
+                watched["lists"][base] = None
         elif source.kind in (SourceKind.SLOT, SourceKind.CONTENTS):
             name = "cell_contents" if source.kind is SourceKind.CONTENTS else source.key
             owner = self.provenance.value_at(source.base)
             if name != "__globals__" and not isinstance(owner, _READ_ONLY):
-                self.watched["probes"][f"partial(getattr, {base}, {name!r})"] = None
+                watched["probes"][f"partial(getattr, {base}, {name!r})"] = None
         elif source.kind is SourceKind.CALLED:
-            self.watched["probes"][base] = None
+            watched["probes"][base] = None
         elif source.kind is SourceKind.APPLIED:
             function = self.constants.text(self.provenance.constants[source.key[0]])
-            self.watched["probes"][f"partial({function}, {base})"] = None
+            watched["probes"][f"partial({function}, {base})"] = None
 
-    def _reads_key(self, name: str, key: Any) -> None:
-        keys = self.keys_read.setdefault(name, {})
+    def _reads_key(self, source: Source, name: str, key: Any) -> None:
+        keys = self._part(source).keys_read.setdefault(name, {})
         if keys is not None:
             keys[self.constants.text(key)] = None
 
@@ -414,18 +471,33 @@ class CacheEntry:
         elif all(cached) and self._has_fast_path(guard, value):
             if guard.kind is GuardKind.TENSOR:
                 text = tensor_call(guard.expected, value, self.constants.text) or text
-            self.object_lines.append(f"if not ({text}): return None")
+            self._part(guard.source, *others).statements.append((text, True))
         else:
             value = self.use(guard.source)
             text = guard.text(value, self.constants.text, self.use)
             line = f"if not ({text}): return MISS"
             self.late_lines.append(TensorCheck(line, value) if has_fast_answer(guard) else line)
 
-    def check_apart(self, source: Source, other: Source) -> None:
-        """Guards that two sources lead to different objects."""
-        guard = Guard(GuardKind.NOT_SAME, source, other)
-        self.guard(guard)
-        self.others.append(guard)
+    def check_apart(self, source: Source, others: Sequence[Source]) -> None:
+        """Guards that a source and others lead to different objects. The identities of many objects
+        under one fast-path guard are compared at once: they live as long as it holds."""
+        by_part: dict[ObjectPart, list[Source]] = {}
+        for other in others:
+            guard = Guard(GuardKind.NOT_SAME, source, other)
+            self.others.append(guard)
+            if self.is_object(other):
+                by_part.setdefault(self._part(other), []).append(other)
+            else:
+                self.guard(guard)
+        own = self._part(source) if self.is_object(source) else None
+        for part, items in by_part.items():
+            if part is own or len(items) < _MIN_APART:
+                for other in items:
+                    self.guard(Guard(GuardKind.NOT_SAME, source, other))
+                continue
+            name = f"A{len(self.others)}_{len(part.fetched)}"
+            part.fetched[name] = f"frozenset(map(id, {tuple_text([*map(self.fetch, items)])}))"
+            self.late_lines.append(f"if id({self.use(source)}) in {name}: return MISS")
 
     def check_late(self, condition: Relation, text: str = "") -> None:
         """Checks a condition on every call. text: of the check, where it uses values of the full
@@ -437,22 +509,22 @@ class CacheEntry:
     def _has_fast_path(self, guard: Guard, value: str) -> bool:
         """Adds what the fast-path guard must watch for this guard; False if the guard has to be
         checked on every call."""
-        kind = guard.kind
+        kind, part = guard.kind, self._part(guard.source)
         if kind in (GuardKind.EQ, GuardKind.IS, GuardKind.SAME, GuardKind.NOT_SAME):
             return True
         if kind in _WATCHED:
-            self.watched[_WATCHED[kind]][value] = None
+            part.watched[_WATCHED[kind]][value] = None
             return True
         if kind in (GuardKind.HAS_NOT, GuardKind.HAS):
-            self._reads_key(value, guard.expected)
+            self._reads_key(guard.source, value, guard.expected)
             return True
         read = self.provenance.value_at(guard.source)
         if kind in (GuardKind.LEN, GuardKind.KEYS):
             if isinstance(read, dict) or (read is None and guard.source.kind is SourceKind.DICT):
-                self.keys_read[value] = None
+                part.keys_read[value] = None
                 return True
             if isinstance(read, list):
-                self.watched["lengths" if kind is GuardKind.LEN else "lists"][value] = None
+                part.watched["lengths" if kind is GuardKind.LEN else "lists"][value] = None
                 return True
             return isinstance(read, tuple)
         return False
@@ -482,7 +554,7 @@ class CacheEntry:
             )
         ]
         lines = ["def entry(S):", *self.constants.revived("return MISS"), "    taken = []"]
-        lines += ["    try:", *(f"    {line}" for line in _tried(takes))]
+        lines += ["    try:", *(f"    {line}" for line in tried(takes))]
         lines += ["        return entered(S)", "    finally:"]
         return [*lines, "        for lock in reversed(taken): lock.release()", ""]
 
@@ -496,23 +568,19 @@ class CacheEntry:
 
     def text(self, settings: Iterable[str], locks: Mapping[Source, type]) -> str:
         lines: list[str] = self._locked(locks) if locks else []
-        if self.object_lines:
-            lines += ["def check(S):", *self.constants.revived("return None")]
-            lines += _tried(self.object_lines, "return None")
-            dicts = [
-                f"({name}, {None if keys is None else _tuple_text(list(keys))})"
-                for name, keys in self.keys_read.items()
-            ]
-            inputs: dict[str, Collection[str]] = {**self.watched}
-            written = {self._variables.get(item) for item in self.written}
-            moving = [name for name in self.keys_read if name in written]
-            inputs |= {"fetched": self.fetched.values(), "dicts": dicts, "moving": moving}
-            texts = ", ".join(
-                f"{k}={_tuple_text(values)}" for k, values in inputs.items() if values
-            )
-            lines += [f"    return Checked({texts})", ""]
+        parts, inlined = arranged(dict.fromkeys(self._parts.values()))
+        written = {self._variables.get(item) for item in self.written}
+        #: Roots that are no values of the state: they follow these.
+        derived = {
+            source: name for part in parts for source, name in part.roots.items() if source.base
+        }
+        places = {source: len(self.state) + i for i, source in enumerate(derived)}
+        for i, part in enumerate(parts):
+            at = [places.get(source, source.key[0]) for source in part.roots]
+            self.roots.append(at)
+            lines += part.function(check(i), at, self.constants.revived("return None"), written)
         if self.tensor_lines:
-            positions = _tuple_text(map(str, self.tensor_lines))
+            positions = tuple_text([*map(str, self.tensor_lines)])
             lines += [f"tensors_hold, tensors_learn = watch_tensors({positions})"]
         late = self.late_lines
         if late:
@@ -522,17 +590,22 @@ class CacheEntry:
         lines += [f"def {name}(S):", *self.constants.revived("return MISS")]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:
-            checks = _tried([line for both in self.tensor_lines.values() for line in both])
+            checks = tried([line for both in self.tensor_lines.values() for line in both])
             lines += ["    if not tensors_hold(S):", *(f"    {line}" for line in checks)]
             lines += ["        tensors_learn(S)"]
-        if self.direct_lines:
-            lines += _tried(self.direct_lines)
-        if self.object_lines:
-            lines += ["    F = guard_cache.fetch(S)", "    if F is None: return MISS"]
-            if self.fetched:
-                lines += [f"    {_tuple_text(self.fetched)} = F"]
+        direct = [*self.direct_lines, *(line for p in inlined for line in p.lines("return MISS"))]
+        direct += [f"{k} = {v}" for p in inlined for k, v in p.fetched.items() if k != v]
+        if direct:
+            lines += tried(direct)
+        if derived:
+            lines += [f"    R = (*S, {', '.join(derived.values())})"]
+        for i, part in enumerate(parts):
+            values = f"{guard_cache(i)}.fetch({'R' if derived else 'S'})"
+            lines += [f"    F = {values}", "    if F is None: return MISS"]
+            if part.fetched:
+                lines += [f"    {tuple_text(part.fetched)} = F"]
         if late:
-            lines += _tried(late)
+            lines += tried(late)
         lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
 
@@ -546,17 +619,6 @@ _WATCHED = {
 }
 
 
-def _tried(lines: Sequence[str], otherwise: str = "return MISS") -> list[str]:
-    """Returns the body of a function that runs these lines, and this statement if they fail."""
-    body = [f"        {line}" for line in lines]
-    return ["    try:", *body, f"    except {_FAILURES}: {otherwise}"]
-
-
-def _tuple_text(names: Iterable[str]) -> str:
-    inside = ", ".join(names)
-    return f"({inside},)" if inside else "()"
-
-
 def _places(sources: Collection[Source]) -> list[str]:
     """Returns the placeholders of the values of `sources` in the template of a `Relation`."""
     return [f"{{{i}}}" for i in range(len(sources))]
@@ -564,7 +626,14 @@ def _places(sources: Collection[Source]) -> list[str]:
 
 def _memories(tensors: Iterable[str]) -> str:
     """Returns the text of a list of the tensors' storage addresses."""
-    return f"memories({_tuple_text(tensors)})"
+    return f"memories({tuple_text([*tensors])})"
+
+
+def _apart(sources: Collection[Source], others: Collection[Source]) -> Relation:
+    """Guards that no tensor of one group shares memory with one of the other."""
+    texts = _places([*sources, *others])
+    own, rest = _memories(texts[: len(sources)]), _memories(texts[len(sources) :])
+    return Relation(f"set({own}).isdisjoint({rest})", (*sources, *others))
 
 
 def _same_groups(pointers: dict[Source, int]) -> Relation:

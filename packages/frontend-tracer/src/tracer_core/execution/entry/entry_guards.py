@@ -95,10 +95,9 @@ class EntryGuards:
             if holder is None or isinstance(holder, (types.ModuleType, types.FunctionType, type)):
                 continue
             mine = source.base if is_namespace else source
-            for other, value in provenance.objects_of(type(holder)):
-                if value is not holder:
-                    self.entry.check_apart(mine, other)
+            read = provenance.objects_of(type(holder))
+            self.entry.check_apart(mine, [other for other, value in read if value is not holder])
         alone = [*self.tracer.live_generators.objects(), *self.tracer.python_rng.objects()]
         carried: Any = [provenance.source_of(item) for item in alone]
         for item, another in itertools.combinations(carried, 2):
-            self.entry.check_apart(item, another)
+            self.entry.check_apart(item, [another])

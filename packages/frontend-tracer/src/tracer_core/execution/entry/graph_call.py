@@ -16,7 +16,7 @@ from tracer_core.execution.entry.snapshot import InputSnapshot
 from tracer_core.execution.entry.trace_graph import TraceGraph
 from tracer_core.fx_capture.may_raise import communicates, may_raise_of
 from tracer_core.fx_capture.size_nodes import GraphInput
-from tracer_core.ops.calls import uses_rng
+from tracer_core.ops.calls import takes_random
 from tracer_core.torch_private.needed import PROFILING
 from tracer_core.trace.tracer import Tracer
 
@@ -36,7 +36,7 @@ class GraphCall:
             return [f"y = {self._graph_call(inputs)}"]  # other ranks would not run it again
         mutated = self.graph.mutated_inputs()
         tensors = ", ".join(self.entry.use(item.source) for item in mutated)
-        draws = any(uses_rng(node) for node in self.tracer.recorder.graph.nodes)
+        is_random = any(takes_random(node) for node in self.tracer.recorder.graph.nodes)
         arguments = self.tracer.recorder.inputs
         generators = [item.source for item in arguments if isinstance(item.value, torch.Generator)]
         before = []
@@ -46,11 +46,11 @@ class GraphCall:
             if self.graph.pending is not None:
                 self.graph.pending.snapshot = snapshot, result
             before += [f"saved = {snapshot}.save(({tensors},))"]
-        before += ["rng = rng_state()"] if draws else []
+        before += ["rng = rng_state()"] if is_random else []
         before += [
             f"rngs = generator_states([{', '.join(map(self.entry.use, generators))}])"
         ] * bool(generators)
-        restored = ["set_rng_state(rng)"] * draws
+        restored = ["set_rng_state(rng)"] * is_random
         restored += ["set_generator_states(rngs)"] * bool(generators)
         asserted = []
         if self.tracer.recorder.asserted is not None:
@@ -78,8 +78,11 @@ class GraphCall:
                   if node.op in ("call_function", "call_method"))  # fmt: skip
         row = label(self.graph.name, frames)
         graph = f"(profiled(graph, {row!r}) if profiler_state[{PROFILING!r}] else graph)"
-        restores = self.tracer.recorder.state_nodes
-        return f"run_restoring({graph}, {inputs})" if restores else f"{graph}({inputs})"
+        if not self.tracer.recorder.state_nodes:
+            return f"{graph}({inputs})"
+        # "grad": of inference mode, too
+        written = tuple(sorted({"grad", *self.tracer.recorder.settings_written}))
+        return f"run_restoring({written!r}, {graph}, {inputs})"
 
     def _snapshots(self, mutated: list[GraphInput]) -> Callable[[CompiledGraph], InputSnapshot]:
         """Returns what makes the snapshot of mutated inputs for a compiled graph: it copies those

@@ -49,12 +49,13 @@ _STORAGE_ADDRESS = operator.methodcaller("data_ptr")
 
 
 def hold_apart(
-    others: frozenset[int], tensors: Sequence[torch.Tensor], groups: Sequence[int]
+    others: Sequence[frozenset[int]], tensors: Sequence[torch.Tensor], groups: Sequence[int]
 ) -> bool:
     """Returns whether tensors share no storage of `others`, and storages with each other as `groups`
     (`alias_groups`) says."""
     result = memories(tensors)
-    return others.isdisjoint(result) and alias_groups(result) == groups
+    apart = all(other.isdisjoint(result) for other in others)
+    return apart and alias_groups(result) == groups
 
 
 def are_distinct(objects: Sequence[Any]) -> bool:

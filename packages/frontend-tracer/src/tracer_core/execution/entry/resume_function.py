@@ -15,13 +15,22 @@ the same meaning.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.bytecode.resume_points import FrameLayout, flatten, frames_of
+from tracer_core.bytecode.resume_points import (
+    FrameLayout,
+    dead_variables,
+    flatten,
+    frames_of,
+    without,
+)
 from tracer_core.debug.profiling import break_row
+from tracer_core.guards.object_lifetime import must_outlive_variable
 
 if TYPE_CHECKING:
     from tracer_core.trace.eager_interpreter import RealMachine
@@ -87,8 +96,8 @@ class ResumeFunction:
                 ResumeWriter,  # heavy: few breaks
             )
 
-            named = (self.interpret, self.failed, self.dropping)
-            written = ResumeWriter(self.layouts, self.exit, named)
+            named = (self.interpret, self.failed)
+            written = ResumeWriter(self.layouts, self.exit, self.dropping, named)
             self.run = (None if self.raises else written.function()) or self.interpret
         return self.interpret(continuation)
 
@@ -124,11 +133,28 @@ class ResumeFunction:
         return self.exit(layouts), tuple(state)
 
     def dropping(
-        self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]
-    ) -> tuple[Exit, Any]:
-        """Returns the exit and the state of an activation, without the values of dead variables."""
-        layouts, state = flatten(frames_of(layouts, values))
-        return self.exit(layouts), tuple(state)
+        self, layouts: tuple[FrameLayout, ...]
+    ) -> Callable[[tuple[Any, ...]], tuple[Exit, Any]]:
+        """Returns the function that, of the state of an activation with these layouts, returns the
+        exit and the state there, without the values of dead variables."""
+        dead = dead_variables(layouts)
+        known: dict[tuple[bool, ...], tuple[Exit, Callable[[Any], tuple[Any, ...]]]] = {}
+
+        def drop(values: tuple[Any, ...]) -> tuple[Exit, Any]:
+            # not by a loop over the frames: which places are dead is the same in each call
+            ended = tuple([not must_outlive_variable(values[place]) for place in dead])
+            leaving = known.get(ended)
+            if leaving is None:
+                dropped = set(compress(dead, ended))
+                places = [place for place in range(len(values)) if place not in dropped]
+                select: Callable[[Any], Any] = itemgetter(*places)
+                if len(places) == 1:  # of the function
+                    select = itemgetter(slice(1))
+                leaving = known[ended] = self.exit(without(layouts, dropped)), select
+            exit, select = leaving
+            return exit, select(values)
+
+        return drop
 
     def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
         """Returns the exit at these layouts; always the same object."""

@@ -39,15 +39,18 @@ _REFERENCE_QUERIES = {reference.__name__: reference for reference in WEAK_REFERE
 
 class ResumeWriter:
     """Writes the source of one resume function. Used once. layouts: of the frames at the break.
-    exit_at(layouts): the exit there. named: methods of the resume function that the text calls."""
+    exit_at(layouts): the exit there. dropping(layouts): see `ResumeFunction.dropping`. named:
+    methods of the resume function that the text calls."""
 
     def __init__(
         self,
         layouts: tuple[FrameLayout, ...],
         exit_at: Callable[[tuple[FrameLayout, ...]], Any],
+        dropping: Callable[[tuple[FrameLayout, ...]], Any],
         named: Sequence[Callable[..., Any]],
     ) -> None:
         self.layouts, self.exit_at, self.layout = layouts, exit_at, layouts[-1]
+        self.dropping = dropping
         self.code: Code = decode(self.layout.code)
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
@@ -162,7 +165,7 @@ class ResumeWriter:
             f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not must_outlive({name}))"
             for name in dict.fromkeys(dead)
         )
-        return f"({simple}) if {droppable} else dropping({self.constant(layouts)}, {state})"
+        return f"({simple}) if {droppable} else {self.constant(self.dropping(layouts))}({state})"
 
     def leave(self, path: _Path) -> None:
         """Ends the resume function here; the next code region repeats loads whose value is unused."""

@@ -54,18 +54,18 @@ class InputSnapshot:
         copied: Any = self.always
         if self.is_new:
             self.is_new = False
-            if sum(tensor.nbytes for tensor in tensors) <= MAX_SNAPSHOT_BYTES:
+            if _fit(tensors, MAX_SNAPSHOT_BYTES):
                 copied = range(len(tensors))
             else:
                 self._report("MAX_SNAPSHOT_BYTES")
-        elif copied and sum(tensors[i].nbytes for i in copied) > MAX_SNAPSHOT_BYTES_ALWAYS:
+        elif copied and not _fit([tensors[i] for i in copied], MAX_SNAPSHOT_BYTES_ALWAYS):
             copied = ()
             self._report("MAX_SNAPSHOT_BYTES_ALWAYS")
         required = list(map(_REQUIRES_GRAD, tensors))
         return (
             tensors,
             _versions(tensors),
-            {i: _once(tensors[i]).clone() for i in copied},
+            {i: _copy(tensors[i]) for i in copied},
             {i: tensors[i].grad_fn for i, item in enumerate(required) if item},
         )
 
@@ -88,6 +88,20 @@ class InputSnapshot:
                 tensors[i].detach_()
             _once(tensors[i]).copy_(copies[i])
         return True
+
+
+def _fit(tensors: Sequence[torch.Tensor], n_bytes: int) -> bool:
+    for tensor in tensors:
+        n_bytes -= tensor.nbytes
+        if n_bytes < 0:
+            return False
+    return True
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad or not tensor.is_contiguous():
+        tensor = _once(tensor)
+    return tensor.clone()
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,7 @@ from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import BreakRecord
 from tracer_core.execution.entry.namespace import runtime_namespace
+from tracer_core.execution.entry.object_part import add_guard_caches
 from tracer_core.execution.store.code_identity import code_hash
 from tracer_core.execution.store.describe import Finder, OtherSettings
 from tracer_core.execution.store.distributions import differing, installed
@@ -42,7 +43,6 @@ from tracer_core.execution.store.persisted_runner import (
     with_outputs,
 )
 from tracer_core.fx_capture.data_errors import AccumulatorHeld
-from tracer_core.guards.fast_path_guard import GuardCache
 from tracer_core.limits import MAX_UNKNOWN_BACKWARDS
 from tracer_core.options import CompileConfig
 from tracer_core.torch_private import direct_apply, is_accumulator_held, settings
@@ -95,8 +95,7 @@ def entry_from_json(entry: dict[str, Any], config: CompileConfig, finder: Finder
         namespace[constant] = finder.find(described)
     code = marshal.loads(base64.b64decode(entry["compiled"]))
     cache_entry = define("entry", entry["text"], namespace, f"{name}, stored", code)
-    if "check" in namespace:
-        namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
+    add_guard_caches(namespace, entry["roots"])
     return LoadedEntry(
         json=entry,
         key=tuple(entry["key"]) if entry["start"] else finder.find(entry["key"]),

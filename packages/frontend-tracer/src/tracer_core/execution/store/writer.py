@@ -92,7 +92,7 @@ def entry_to_json(
         "distributions": of_modules(modules),
         "lines": lines,
         "guards": _packed(record.check_first.conditions()),
-        "roots": list(record.portable.roots),
+        "roots": record.portable.roots,
         "settings": record.portable.settings,
         "op_count": record.op_count,
         "break": None if record.break_ is None else dataclasses.astuple(record.break_),
