@@ -71,7 +71,7 @@ def stored_value(program: LoopProgram, value: Value) -> Value:
     writers = [node for node in program.nodes if value.buffer in node.writes]
     if len(writers) == 1 and isinstance(writers[0], LoopNode) and len(writers[0].stores) == 1:
         (store,) = writers[0].stores
-        whole = writers[0].sizes == sizes and store.index == variables(sizes)
-        if whole and store.is_assignment:
+        covers = writers[0].sizes == sizes and store.index == variables(sizes)
+        if covers and store.is_assignment:
             return Rewriter(value.attr[1])(store.value)
     return value

@@ -24,9 +24,9 @@ _KEEP_ZERO = frozenset({"cast", "round_to"})
 def replace_one_hot_sums(program: LoopProgram) -> bool:
     """Replaces what it can; returns whether there was any."""
     replaced = [_without_loop(program, node) for node in program.nodes]
-    found = any(new is not old for new, old in zip(replaced, program.nodes, strict=True))
+    changed = any(new is not old for new, old in zip(replaced, program.nodes, strict=True))
     program.nodes = replaced
-    return found
+    return changed
 
 
 def _without_loop(program: LoopProgram, node: Node) -> Node:
