@@ -120,7 +120,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "        if self.graph.mutated_inputs():\n            tensors =",
     "        if False:\n            tensors ="),
     Fault("changed objects may be others that were read", "aliasing", "execution/entry/entry_guards.py",
-    "                if value is not holder:\n", "                if False:\n"),
+    "[other for other, value in read if value is not holder]", "[]"),
     Fault("lists that are one become two", "rebuild", "reconstruct/emitter.py",
     "        self._memo[id(obj)] = text\n",
     "        if type(obj) is not list:\n            self._memo[id(obj)] = text\n"),

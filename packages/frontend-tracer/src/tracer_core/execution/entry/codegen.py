@@ -576,7 +576,7 @@ class CacheEntry:
         }
         places = {source: len(self.state) + i for i, source in enumerate(derived)}
         for i, part in enumerate(parts):
-            at = [places.get(source, source.key[0]) for source in part.roots]
+            at = [places[root] if root.base else root.key[0] for root in part.roots]
             self.roots.append(at)
             lines += part.function(check(i), at, self.constants.revived("return None"), written)
         if self.tensor_lines:
