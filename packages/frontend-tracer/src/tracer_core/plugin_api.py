@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracer_core.contract.backend import (
     API_VERSION,
+    CAPTURING_MODES,
     DEFAULT_MODES,
     PROJECT,
     Backend,
@@ -117,7 +118,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     # the registration
-    "API_VERSION", "DEFAULT_MODES", "PROJECT", "Backend", "DataSizeSupport", "IRLevel", "Lazy",
+    "API_VERSION", "CAPTURING_MODES", "DEFAULT_MODES", "PROJECT", "Backend", "DataSizeSupport",
+    "IRLevel", "Lazy",
     "NumberSupport", "ParameterSupport", "ShapeSupport", "Training", "hookimpl", "resolve",
     # the call of a backend
     "CompileSpec", "InputSpec", "OutputSpec", "Phase", "Role", "RunFunction", "Runner",

@@ -15,17 +15,14 @@ from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.cpp.flex_attention import kernel_of
 from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.module import CppModule
-from inductor_backend.codegen.triton.decoding_attention import DecodingAttentionWriter
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
-from inductor_backend.codegen.triton.module import TritonModule, specification_of
+from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.target import Target
-from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelKind
-from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionLimits, Group
@@ -137,10 +134,6 @@ class TritonCodegen(DeviceCodegen):
         for group, body, matmul, tile in zip(c.plan.groups, c.bodies, matmuls, tiles, strict=True):
             if body is None:
                 result.append(None)
-                call = group.extern
-                if call is not None and isinstance(call.target, DecodingAttention):
-                    attention = DecodingAttentionWriter(c.program, call, c.sizes).write()
-                    start_early(specification_of(attention), c.target.device)
                 continue
             if matmul:
                 kernel = matmul_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])

@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-#: Modes that capture every graph on a CUDA device, whether or not capturing pays.
-CAPTURED_MODES = frozenset({"reduce-overhead", "max-autotune"})
-
-
 #: How 16-bit floats round inside a kernel. ``"fused"``: only where a discontinuous operation reads
 #: them (rounding, comparison, conversion to integers, the index of an extreme) and where float16
 #: overflows. ``"eager"``: after every operator.

@@ -100,6 +100,10 @@ _RULES: Mapping[str, _Rule] = {
 
 DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
 
+#: Modes of torch.compile that capture every graph on a CUDA device as a CUDA graph, whether or not
+#: capturing pays.
+CAPTURING_MODES = frozenset({"reduce-overhead", "max-autotune"})
+
 
 @dataclass(frozen=True)
 class Backend:

@@ -41,7 +41,7 @@ from tracer_core.aot.version_counting import reshapes_counted, versions_counted
 from tracer_core.autoselect.candidates import CandidatePlan
 from tracer_core.autoselect.first_call_check import FirstCallCheck
 from tracer_core.autoselect.selection import Selection
-from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.backend import CAPTURING_MODES, Backend, resolve
 from tracer_core.contract.captured_graph import APART, MARK, CapturedGraph
 from tracer_core.contract.lowering_errors import LoweringUnsupported, OnlyViews, StillDifferentiable
 from tracer_core.contract.runner import RunFunction
@@ -65,8 +65,6 @@ from tracer_core.torch_private.needed import set_grad_mode
 
 #: Nodes that call something.
 CALLS = ("call_function", "call_method")
-#: Modes in which the calls of a graph on a GPU are replays of a CUDA graph.
-_CAPTURING_MODES = ("reduce-overhead", "max-autotune")
 
 
 def compile_graph(
@@ -175,7 +173,7 @@ def _pays_per_size(captured: CapturedGraph, config: CompileConfig) -> bool:
     backend, gm = config.backend, captured.gm
     if not has_symbols(gm) or has_marks(gm):
         return False
-    asked = config.mode in _CAPTURING_MODES or backend.wrap is not None
+    asked = config.mode in CAPTURING_MODES or backend.wrap is not None
     values = (node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder"))
     on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
     return backend.shapes == "static" or (asked and on_gpu)

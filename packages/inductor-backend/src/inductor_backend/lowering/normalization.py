@@ -18,7 +18,13 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower
-from inductor_backend.lowering.reduction import as_number, count, mean_of_steps, variance_nodes
+from inductor_backend.lowering.reduction import (
+    as_number,
+    count,
+    mean_of_steps,
+    variance_nodes,
+    vecdot,
+)
 
 PerChannel = Callable[[At], Value]
 
@@ -309,14 +315,7 @@ def rms_norm(
     dtype = compute_dtype(x.dtype)
     lead = len(x.sizes) - len(normalized)
     dims = list(range(lead, len(x.sizes)))
-    (total,) = ctx.reduction(
-        "sum",
-        lambda at: make("mul", cast(x.at(at), dtype), cast(x.at(at), dtype)),
-        x.sizes,
-        dims,
-        dtype,
-        "rms_norm",
-    )
+    total = vecdot(ctx, x, x, dims, "rms_norm")
     size = as_number(count(x.sizes, dims), dtype)
     least = torch.finfo(x.dtype).eps if eps is None else eps
     saved = ctx.pointwise(

@@ -46,6 +46,17 @@ def sum_(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: 
     return ctx.as_output(total)
 
 
+def vecdot(ctx: Lowering, x: Ref, y: Ref, dims: Sequence[int], label: str) -> Ref:
+    """Returns sums of x * y along dimensions, which stay, in the dtype in which x is computed."""
+    dtype = compute_dtype(x.dtype)
+
+    def term(at: Sequence[Index]) -> Value:
+        return make("mul", cast(x.at(at), dtype), cast(y.at(at), dtype))
+
+    (total,) = ctx.reduction("sum", term, x.sizes, dims, dtype, label)
+    return total
+
+
 def _result_dtype(ctx: Lowering, x: Ref, dims: Sequence[int]) -> torch.dtype:
     """Returns the dtype in which a sum or product is stored: the wide one that it is computed in,
     because the reduction may be split; the result's own on GPUs for rows of a few elements, whose

@@ -17,7 +17,7 @@ from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.context import Lowering, aten, lower, normalize_dims
 from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.gathers import indirect
-from inductor_backend.lowering.reduction import as_number, reduced_input
+from inductor_backend.lowering.reduction import as_number, reduced_input, vecdot
 
 
 def norm_term(value: Value, order: float) -> tuple[str, Value]:
@@ -148,17 +148,16 @@ def multi_margin_loss(
     return ctx.pointwise(lambda at: make("div", total.at([Index(), Index()]), divisor))
 
 
+def _other_dims(x: Ref, dim: int) -> list[int]:
+    rank = len(x.sizes)
+    return [d for d in range(rank) if d != dim % rank]
+
+
 @lower(aten._weight_norm_interface.default)
 def weight_norm(ctx: Lowering, v: Ref, g: Ref, dim: int = 0) -> tuple[Ref, Ref]:
     """Lowers ``v * g / norm(v)``, of the slices along a dimension."""
     dtype = compute_dtype(v.dtype)
-
-    def square(at: At) -> Value:
-        element = cast(v.at(at), dtype)
-        return make("mul", element, element)
-
-    others = [d for d in range(len(v.sizes)) if d != normalize_dims(dim, len(v.sizes))[0]]
-    (squares,) = ctx.reduction("sum", square, v.sizes, others, dtype, "weight_norm")
+    squares = vecdot(ctx, v, v, _other_dims(v, dim), "weight_norm")
     norms = ctx.pointwise(
         lambda at: make("sqrt", squares.at(at)), squares.sizes, dtype, label="weight_norm"
     )
@@ -178,15 +177,8 @@ def weight_norm_backward(
     ctx: Lowering, gradient: Ref, v: Ref, g: Ref, norms: Ref, dim: int
 ) -> tuple[Ref, Ref]:
     dtype = compute_dtype(v.dtype)
-    others = [d for d in range(len(v.sizes)) if d != normalize_dims(dim, len(v.sizes))[0]]
-    (dots,) = ctx.reduction(
-        "sum",
-        lambda at: make("mul", cast(gradient.at(at), dtype), cast(v.at(at), dtype)),
-        v.sizes,
-        others,
-        dtype,
-        "weight_norm_backward",
-    )
+    label, first, second = "weight_norm_backward", ctx.meta(0), ctx.meta(1)
+    dots = vecdot(ctx, gradient, v, _other_dims(v, dim), label)
 
     def of_size(at: At) -> Value:
         return make("div", dots.at(at), cast(norms.at(at), dtype))
@@ -200,7 +192,6 @@ def weight_norm_backward(
         )
         return make("mul", across, make("div", cast(g.at(slice_), dtype), norm))
 
-    label, first, second = "weight_norm_backward", ctx.meta(0), ctx.meta(1)
     return (
         ctx.pointwise(of_direction, v.sizes, first.dtype, ctx.strides(0), label=label),
         ctx.pointwise(of_size, g.sizes, second.dtype, ctx.strides(1), label=label),

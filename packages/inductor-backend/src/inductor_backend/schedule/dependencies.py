@@ -6,6 +6,7 @@ of it, and random operators keep their order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -59,19 +60,21 @@ def live_nodes(program: LoopProgram) -> list[Node]:
     return live[::-1]
 
 
-def stored_value(program: LoopProgram, value: Value) -> Value:
+def stored_value(
+    program: LoopProgram, writers: Mapping[str, Sequence[Node]], value: Value
+) -> Value:
     """Returns the value that a loop stores, unrounded, where another loop loads it, if that is no
-    reduction; else the value."""
+    reduction; else the value. writers: of the program's buffers."""
     if value.name != "load" or value.dtype not in (torch.float32, torch.float64):
         return value
     buffer = program.buffers[value.buffer]
     if buffer.dtype != value.dtype:
         return value
     sizes = buffer.layout.sizes
-    writers = [node for node in program.nodes if value.buffer in node.writes]
-    if len(writers) == 1 and isinstance(writers[0], LoopNode) and len(writers[0].stores) == 1:
-        (store,) = writers[0].stores
-        covers = writers[0].sizes == sizes and store.index == variables(sizes)
+    first, *others = writers.get(value.buffer, (None,))
+    if not others and isinstance(first, LoopNode) and len(first.stores) == 1:
+        (store,) = first.stores
+        covers = first.sizes == sizes and store.index == variables(sizes)
         if covers and store.is_assignment:
             return Rewriter(value.attr[1])(store.value)
     return value

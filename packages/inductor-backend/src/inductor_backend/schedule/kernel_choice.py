@@ -104,7 +104,7 @@ def is_static(node: ExternNode) -> bool:
 
 
 def _generated(*args: Any) -> Any:
-    raise NotImplementedError("what is generated exists in its module alone")
+    raise NotImplementedError("this call exists as a kernel of its generated module alone")
 
 
 def choice_of(program: LoopProgram, node: ExternNode, sizes: SizeVars) -> KernelChoice:

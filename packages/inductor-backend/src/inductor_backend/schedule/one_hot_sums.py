@@ -7,7 +7,7 @@ over all classes ``i``. Of such a sum ``where(0 <= class < classes, g, 0)`` is l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,34 +23,32 @@ _KEEP_ZERO = frozenset({"cast", "round_to"})
 
 def replace_one_hot_sums(program: LoopProgram) -> bool:
     """Replaces what it can; returns whether there was any."""
-    replaced = [_without_loop(program, node) for node in program.nodes]
+    writers = program.writers()
+    replaced = [_without_loop(program, writers, node) for node in program.nodes]
     changed = any(new is not old for new, old in zip(replaced, program.nodes, strict=True))
     program.nodes = replaced
     return changed
 
 
-def _without_loop(program: LoopProgram, node: Node) -> Node:
+def _without_loop(program: LoopProgram, writers: Mapping[str, Sequence[Node]], node: Node) -> Node:
     """Returns the pointwise loop that computes what the node sums, or the node."""
     if not isinstance(node, LoopNode) or len(node.stores) != 1 or sum(node.reduced) != 1:
         return node
     (store,), place = node.stores, node.reduced.index(True)
     if store.reduce != "sum":
         return node
-    element = _element(stored_value(program, store.value), place, node.sizes[place])
-    if element is None or any(_is_overwritten(program, load) for load in loads_of([element])):
-        return node
+    element = _element(stored_value(program, writers, store.value), place, node.sizes[place])
+    if element is None or any(
+        load.buffer in writers and program.buffers[load.buffer].kind is BufferKind.INPUT
+        for load in loads_of([element])
+    ):
+        return node  # another value may be there by then
     sizes = tuple(1 if r else size for size, r in zip(node.sizes, node.reduced, strict=True))
     value = cast(element, program.buffers[store.buffers[0]].dtype)
     if value.dtype.is_floating_point:
         value = make("add", value, const(0, value.dtype))  # a sum of negative zeros is 0
     pointwise = Store(store.buffers, store.index, value)
     return replace(node, sizes=sizes, reduced=(False,) * len(sizes), stores=(pointwise,))
-
-
-def _is_overwritten(program: LoopProgram, load: Value) -> bool:
-    """Returns whether the graph writes to an input that is read."""
-    known = program.buffers[load.buffer].kind is not BufferKind.INPUT
-    return not known and any(load.buffer in node.writes for node in program.nodes)
 
 
 def _element(value: Value, place: int, size: Expr) -> Value | None:

@@ -9,12 +9,13 @@ calculation for softmax", 2018). Few long rows stay two reductions, which `split
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from inductor_backend.ir.index_expr import product
-from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Store
+from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Node, Store
 from inductor_backend.ir.ops import EXP_SUM
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.schedule.dependencies import stored_value
@@ -33,7 +34,9 @@ def merge_online(program: LoopProgram, sizes: SizeVars, held: int) -> list[str]:
         )
         if sizes.hint(row) <= held or sizes.hint(rows) < ENOUGH_ROWS:
             continue
-        total = next((other for other in program.nodes if _is_sum_of(program, other, node)), None)
+        writers = program.writers()
+        sums = (other for other in program.nodes if _is_sum_of(program, writers, other, node))
+        total = next(sums, None)
         if isinstance(total, LoopNode):
             _merge(program, node, total)
             notes.append(f"{node.name}: with {total.name}, in one pass")
@@ -54,7 +57,9 @@ def _is_max(program: LoopProgram, node: LoopNode) -> bool:
     )
 
 
-def _is_sum_of(program: LoopProgram, node: object, maxima: LoopNode) -> bool:
+def _is_sum_of(
+    program: LoopProgram, writers: Mapping[str, Sequence[Node]], node: object, maxima: LoopNode
+) -> bool:
     """Whether a node sums ``exp(x - max)``, for the x of which another node computes the maxima."""
     if not isinstance(node, LoopNode) or len(node.stores) != 1 or node.after:
         return False
@@ -72,10 +77,10 @@ def _is_sum_of(program: LoopProgram, node: object, maxima: LoopNode) -> bool:
         return False
     if program.buffers[buffer].kind is BufferKind.INPUT:
         return False
-    power = stored_value(program, store.value)
+    power = stored_value(program, writers, store.value)
     if power.name != "exp":
         return False
-    difference = stored_value(program, power.args[0])
+    difference = stored_value(program, writers, power.args[0])
     if difference.name != "sub" or difference.args[0] is not greatest.value:
         return False
     load = difference.args[1]

@@ -208,7 +208,7 @@ class CacheEntry:
         for root in roots[1:]:
             other = self._parts.setdefault(root, part)
             if other is not part:
-                part.absorb(other)
+                part.merge(other)
                 self._parts.update({k: part for k, v in self._parts.items() if v is other})
         return part
 

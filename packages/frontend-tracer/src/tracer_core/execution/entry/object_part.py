@@ -37,7 +37,7 @@ class ObjectPart:
     )
     keys_read: dict[str, dict[str, None] | None] = field(default_factory=dict)
 
-    def absorb(self, other: ObjectPart) -> None:
+    def merge(self, other: ObjectPart) -> None:
         """Adds another part to this one."""
         self.roots |= other.roots
         self.statements += other.statements
@@ -92,13 +92,13 @@ def arranged(parts: Collection[ObjectPart]) -> tuple[list[ObjectPart], list[Obje
         if part in result:
             continue
         if not part.roots:
-            result[0].absorb(part)
+            result[0].merge(part)
         elif len(part.statements) >= MIN_OWN_GUARD:
             result.append(part)
         else:
-            small.absorb(part)
+            small.merge(part)
     if small.roots and result and len(result[0].statements) < MIN_OWN_GUARD:
-        result[0].absorb(small)
+        result[0].merge(small)
     elif small.roots:
         result.append(small)
     return result, inlined

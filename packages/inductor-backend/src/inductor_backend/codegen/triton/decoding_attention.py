@@ -15,6 +15,7 @@ import torch
 from inductor_backend.codegen.common.arguments import KernelArguments
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.expressions import pointer_type
+from inductor_backend.codegen.triton.flex_scores import LOG2_E, RUNNING_SOFTMAX
 from inductor_backend.codegen.triton.kernel import TritonKernel, function_text
 from inductor_backend.ir.index_expr import Expr, exact_quotient, product
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
@@ -22,7 +23,6 @@ from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels.decoding_attention import COMBINED, decoding_tiles
 from inductor_backend.kernels.flex_attention import padded
 
-LOG2_E = 1 / math.log(2)
 #: Tensors that a call needs besides: what programs found, in float32, and how many have finished.
 PARTS, COUNTERS = "parts", "counters"
 _BESIDES = {PARTS: torch.float32, COUNTERS: torch.int32}
@@ -181,17 +181,12 @@ class DecodingAttentionWriter:
             line(f"{name} = tl.load({address}{mask})")
         if seen:
             self._load_mask("following", f"(columns + {self.tiles.columns * self.tiles.splits})")
-        line(f"score = {self._dot('query', 'tl.trans(key)')} * {self.call.scale * LOG2_E!r}")
+        line(f"scores = {self._dot('query', 'tl.trans(key)')} * {self.call.scale * LOG2_E!r}")
         allowed = self._allowed(seen)
         if allowed:
-            line(f"score = tl.where({' & '.join(allowed)}, score, float('-inf'))")
-        line("higher = tl.maximum(most, tl.max(score, 1))")
-        line("level = tl.where(higher == float('-inf'), 0.0, higher)")
-        line("weights = tl.exp2(score - level[:, None])")
-        line("kept = tl.exp2(most - level)")
-        line("total = total * kept + tl.sum(weights, 1)")
-        line("most = higher")
-        line("sums = sums * kept[:, None]")
+            line(f"scores = tl.where({' & '.join(allowed)}, scores, float('-inf'))")
+        for text in RUNNING_SOFTMAX:
+            line(text)
         line(f"sums = {self._dot('weights.to(value.dtype)', 'value', ', sums')}")
         if seen:
             line("seen = following")
@@ -216,11 +211,11 @@ class DecodingAttentionWriter:
         if self.call.causal:
             allowed.append("(columns[None, :] <= asked[:, None])")
         if seen and self.dtypes["mask"] is not torch.bool:
-            self.out.line(f"score += seen.to(tl.float32) * {LOG2_E!r}")
+            self.out.line(f"scores += seen.to(tl.float32) * {LOG2_E!r}")
         elif seen and self.call.hidden == -math.inf:
             allowed.append("seen")
         elif seen:
-            self.out.line(f"score += tl.where(seen, 0.0, {self.call.hidden * LOG2_E!r})")
+            self.out.line(f"scores += tl.where(seen, 0.0, {self.call.hidden * LOG2_E!r})")
         return allowed
 
     def _dot(self, left: str, right: str, also: str = "") -> str:

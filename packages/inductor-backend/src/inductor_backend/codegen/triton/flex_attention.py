@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 
 from inductor_backend.codegen.common.flex_call import Call
-from inductor_backend.codegen.triton.flex_scores import ScoresWriter
+from inductor_backend.codegen.triton.flex_scores import RUNNING_SOFTMAX, ScoresWriter
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import contiguous_strides
@@ -76,15 +76,10 @@ class _Forward(ScoresWriter):
         if allowed:
             line(f'scores = tl.where({allowed}, scores, float("-inf"))')
         line("scores = tl.broadcast_to(scores, [ROWS, COLUMNS])")
-        line("higher = tl.maximum(most, tl.max(scores, 1))")
-        line('level = tl.where(higher == float("-inf"), 0.0, higher)')
-        line("weights = tl.exp2(scores - level[:, None])")
-        line("kept = tl.exp2(most - level)")
-        line("total = total * kept + tl.sum(weights, 1)")
-        line("most = higher")
+        for text in RUNNING_SOFTMAX:
+            line(text)
         line(f"value_block = value_at + {self.long('first')} * {self.size(values.strides[2])}")
         line(f"value = {self.load('value', 'value_block', 'in_columns', 'wide')}")
-        line("sums = sums * kept[:, None]")
         line(f"sums = {self.dot('weights.to(value.dtype)', 'value', 'sums')}")
 
     def _levels(self, start: str, within: str, ok: str) -> None:
@@ -124,14 +119,14 @@ class _Combination(_Forward):
                 line(f"{name}s = tl.load({self.start(f'part_{name}', at)} + parts * {stride})")
             line("most = tl.max(mosts, 0)")
             line('level = tl.where(most == float("-inf"), 0.0, most)')
-            line("kept = tl.exp2(mosts - level)")
-            line("total = tl.sum(totals * kept, 0)")
+            line("rescale = tl.exp2(mosts - level)")
+            line("total = tl.sum(totals * rescale, 0)")
             stride = self.size(self.call.layout("part_sums").strides[1])
             line(f"sums_at = {self.start('part_sums', at)} + parts[:, None] * {stride}")
             exact = padded(self.value_width) == self.value_width
             mask = "" if exact else f"wide < {self.value_width}"
             masked = mask and f", mask=({mask})[None, :], other=0.0"
-            line(f"sums = tl.sum(tl.load(sums_at + wide[None, :]{masked}) * kept[:, None], 0)")
+            line(f"sums = tl.sum(tl.load(sums_at + wide[None, :]{masked}) * rescale[:, None], 0)")
             line("sums = sums / tl.where(total == 0.0, 1.0, total)")
             stride = self.size(self.call.layout("out").strides[3])
             out = f"{self.start('out', ('b', 'h', 'row'))} + wide * {stride}"

@@ -25,6 +25,18 @@ from tracer_core.plugin_api import FLEX_UNMASKED_BLOCK
 
 LOG2_E = 1 / math.log(2)
 
+#: What a block of `scores` adds to the running maximum (`most`) and sum of powers of two (`total`) of
+#: each row; the weighted `sums` so far are rescaled.
+RUNNING_SOFTMAX = (
+    "higher = tl.maximum(most, tl.max(scores, 1))",
+    "level = tl.where(higher == float('-inf'), 0.0, higher)",
+    "weights = tl.exp2(scores - level[:, None])",
+    "rescale = tl.exp2(most - level)",
+    "total = total * rescale + tl.sum(weights, 1)",
+    "most = higher",
+    "sums = sums * rescale[:, None]",
+)
+
 
 class ScoresWriter:
     """Writes a kernel over blocks of scores. Mutable.

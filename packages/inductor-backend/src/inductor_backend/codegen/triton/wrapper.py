@@ -29,6 +29,7 @@ from inductor_backend.codegen.triton.module import (
     NUMBERS,
     TritonModule,
     name_of,
+    specification_of,
     specification_text,
 )
 from inductor_backend.codegen.wrapper import Wrapper, WrapperStep, size_source, tuple_text
@@ -37,6 +38,7 @@ from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import ScalarValue
 from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.selection import KernelChoice
+from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import (
@@ -174,12 +176,9 @@ class TritonWrapper(Wrapper):
             self._has_parts = True
             self._announce(False)
             elements, programs = self._besides()
-            self.body.line(
-                f"{PARTS} = empty(({elements},), (1,), dtype=torch.float32, device=device)"
-            )
-            self.body.line(
-                f"{COUNTERS} = torch.zeros({programs}, dtype=torch.int32, device=device)"
-            )
+            line = self.body.line
+            line(f"{PARTS} = empty(({elements},), (1,), dtype=torch.float32, device=device)")
+            line(f"{COUNTERS} = torch.zeros({programs}, dtype=torch.int32, device=device)")
         tensors = [
             self._at_first_element(writer.tensors[name]) if name in writer.tensors else name
             for name in kernel.pointers
@@ -227,7 +226,8 @@ class TritonWrapper(Wrapper):
         self.body.line(f"{run.name}({arguments})")
 
     def _loaded(self, kernel: TritonKernel) -> str:
-        """Returns the name of a kernel, which the module loads."""
+        """Returns the name of a kernel, which the module loads, and starts building it."""
+        start_early(specification_of(kernel), self.device)
         name = name_of(kernel)
         result = specification_text(kernel, name, literal(kernel.text.replace(NAME, name)))
         self.definitions[f"{name}, = load_kernels([{result}], device)"] = None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from inductor_backend.options import CAPTURED_MODES
 from inductor_backend.runtime.cpp.toolchain import find_compiler
-from tracer_core.plugin_api import CompilerMissingError, OptionError, logger
+from tracer_core.plugin_api import CAPTURING_MODES, CompilerMissingError, OptionError, logger
 
 
 def check(options: Any, mode: str) -> None:
     """Raises OptionError for contradictory options; says so where there is no C++ compiler: what the
     cache holds is used then, and other graphs on the CPU run in eager mode."""
-    if mode in CAPTURED_MODES and not options.recordings:
+    if mode in CAPTURING_MODES and not options.recordings:
         raise OptionError(
             f"mode {mode!r} records every graph, and options={{'recordings': False}} wants none:"
             " that goes with mode 'default' or 'max-autotune-no-cudagraphs'"

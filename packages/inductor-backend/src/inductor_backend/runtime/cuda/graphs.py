@@ -14,12 +14,19 @@ from typing import Any
 
 import torch
 
-from inductor_backend.options import CAPTURED_MODES, InductorOptions
+from inductor_backend.options import InductorOptions
 from inductor_backend.runtime.allocation_hooks import placed
 from inductor_backend.runtime.generated_module import Artifact
 from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.runtime.scalars import on_host
-from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, get_backend, logger, resolve
+from tracer_core.plugin_api import (
+    CAPTURING_MODES,
+    BackendNotFoundError,
+    CompileSpec,
+    get_backend,
+    logger,
+    resolve,
+)
 
 #: Modes in which CUDA graphs are captured where it pays.
 MEASURED_MODES = frozenset({"default"})
@@ -47,7 +54,7 @@ def with_cuda_graphs(
 ) -> ModuleRunner:
     """Wraps a runner in CUDA graph capture where that applies. gm: the graph, or a stored runner's
     replacement for it (`Runner.graph_traits`)."""
-    asked = spec.mode in CAPTURED_MODES
+    asked = spec.mode in CAPTURING_MODES
     wrap, reason = None, None if asked else _excluded(spec)
     if reason is None:
         wrap, reason = _recorder()
