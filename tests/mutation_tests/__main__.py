@@ -97,7 +97,8 @@ def _by_tests(fault: Fault) -> str:
         done = _pytest(_environment(fault), *map(str, [*first, *rest]), *left_out)
         if done.returncode == 0:
             return ""
-        names = _FAILED.findall(done.stdout)
+        summary = done.stdout.rpartition("short test summary info")[2]  # not what is told at once
+        names = _FAILED.findall(summary)
         if not names or "error during collection" in done.stdout:
             raise RuntimeError(
                 f"{fault.name}: the tests did not run:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
