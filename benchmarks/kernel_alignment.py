@@ -57,6 +57,8 @@ class Launch:
     nbytes: int = 0
     #: Loops and blocks, as text.
     detail: str = ""
+    #: Microseconds for which the device was idle before it.
+    idle: float = 0.0
 
     @property
     def kind(self) -> KernelClass:
@@ -112,6 +114,28 @@ def microseconds(launches: Sequence[Launch]) -> float:
 
 def _sum(a: Launch, b: Launch) -> Launch:
     return Launch(a.name, a.microseconds + b.microseconds, a.nbytes + b.nbytes, a.detail)
+
+
+def own_times(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns for each (start, end) of kernels, in order of their starts, how long it runs behind the
+    end of all earlier ones, and for how long nothing runs before it. A kernel may start while another
+    ends, and waits then: what it waits is not its own."""
+    result, last = [], spans[0][0] if spans else 0.0
+    for start, end in spans:
+        result.append((max(0.0, end - max(start, last)), max(0.0, start - last)))
+        last = max(last, end)
+    return result
+
+
+def pauses(launches: Sequence[Launch]) -> list[tuple[str, int, float]]:
+    """Returns between which kernels the device is idle, how often, and the sum of microseconds,
+    largest first."""
+    result: dict[str, list[float]] = defaultdict(list)
+    for before, launch in zip([launches[-1], *launches], launches, strict=False):
+        if launch.idle:
+            result[f"{before.stem[:60]} -> {launch.stem[:60]}"].append(launch.idle)
+    rows = [(between, len(times), sum(times)) for between, times in result.items()]
+    return sorted(rows, key=lambda row: -row[2])
 
 
 def align(ours: Sequence[Launch], theirs: Sequence[Launch]) -> list[Section]:

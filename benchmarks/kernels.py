@@ -9,6 +9,7 @@ prints
   what runs between two of these. Ours has for each kernel its loops (a reduced one with ``*``),
   blocks, microseconds a launch, the megabytes that it must move, and what share of the measured copy
   bandwidth that is;
+- the kernels between which the device is idle longest, of both;
 - what the difference consists of, largest first, with the file that decides it.
 
 Programs are those of `gpu_programs` and the rows of `gpu`. Times are the device's, of a step without
@@ -31,7 +32,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.kernel_alignment import DECIDED_BY, Launch, Section, align, causes, microseconds
+from benchmarks.kernel_alignment import (
+    DECIDED_BY,
+    Launch,
+    Section,
+    align,
+    causes,
+    microseconds,
+    own_times,
+    pauses,
+)
 from benchmarks.timing import table
 
 #: Steps before the profile, and profiled.
@@ -39,6 +49,9 @@ WARM_UP, PROFILED = 12, 3
 
 #: Sections and kernels of a section that are printed.
 SECTIONS, KERNELS = 14, 6
+
+#: Places where the device is idle that are printed of each compiler.
+PAUSES = 5
 
 
 def step_of(program: str, compiler: str) -> Callable[[], Any]:
@@ -151,8 +164,9 @@ def copy_bandwidth() -> float:
 
 
 def _launches(result: Any, rows: dict[str, list[tuple[int, str]]]) -> list[list[Any]]:
-    """Returns [name, microseconds, bytes, detail] of each launch of a step in order; the times are
-    medians over the steps where each has the same launches, those of the last step else."""
+    """Returns [name, microseconds, bytes, detail, microseconds idle before] of each launch of a step
+    in order; the times are medians over the steps where each has the same launches, those of the
+    last step else."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         result.export_chrome_trace(file.name)
         events = json.loads(Path(file.name).read_text(encoding="utf-8"))["traceEvents"]
@@ -161,14 +175,18 @@ def _launches(result: Any, rows: dict[str, list[tuple[int, str]]]) -> list[list[
     count = len(kernels) // PROFILED
     steps = [kernels[number * count : (number + 1) * count] for number in range(PROFILED)]
     equal = all([e["name"] for e in step] == [e["name"] for e in steps[0]] for step in steps)
+    spans = [(event["ts"], event["ts"] + event["dur"]) for event in kernels]
+    own = dict(zip(map(id, kernels), own_times(spans), strict=True))
     answer = []
     turns: Counter[str] = Counter()  # a kernel of several sizes has a row a launch, in launch order
     for place, event in enumerate(steps[-1]):
-        times = [step[place]["dur"] for step in steps] if equal else [event["dur"]]
+        chosen = steps if equal else steps[-1:]
+        times, idle = zip(*(own[id(step[place])] for step in chosen), strict=True)
         described = rows.get(event["name"]) or [(0, "")]
         nbytes, detail = described[turns[event["name"]] % len(described)]
         turns[event["name"]] += 1
-        answer.append([event["name"][:150], round(statistics.median(times), 2), nbytes, detail])
+        took, waited = (round(statistics.median(values), 2) for values in (times, idle))
+        answer.append([event["name"][:150], took, nbytes, detail, waited])
     return answer
 
 
@@ -194,6 +212,10 @@ def report(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
         if abs(section.difference) < 5:
             break
         lines += _described(section, ours["copy_TB_s"])
+    for result, of_step in zip((ours, theirs), launches, strict=True):
+        if of_step:
+            lines += [f"idle, {result['compiler']}: {times / 1e3:.3f} ms, {count} x {between}"
+                      for between, count, times in pauses(of_step)[:PAUSES]]  # fmt: skip
     idle = [
         max(0.0, result["back_to_back_ms"] * 1e3 - microseconds(of_step))
         for result, of_step in zip((ours, theirs), launches, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import kernels
-from benchmarks.kernel_alignment import Launch, align, causes, class_of
+from benchmarks.kernel_alignment import Launch, align, causes, class_of, own_times, pauses
 
 GEMM = Launch("nvjet_sm90_tst_128x160", 30.0)
 
@@ -53,3 +53,16 @@ def test_the_report_names_loops_bytes_and_the_share_of_a_copy():
     )
     assert "[64, 768*] XBLOCK=1 10.0 MB 5% of a copy" in text
     assert "inductor_backend/codegen/triton/block_sizes.py" in text
+
+
+def test_idle_time_is_added_up_by_the_kernels_around_it():
+    step = [Launch("fused_add_0a1b2c", 4.0, idle=7.0), Launch("fused_mul_000000", 4.0, idle=1.5)]
+    assert pauses(step * 2) == [
+        ("fused_mul -> fused_add", 2, 14.0),
+        ("fused_add -> fused_mul", 2, 3.0),
+    ]
+
+
+def test_what_a_kernel_waits_for_another_is_not_its_own_time():
+    spans = [(0.0, 10.0), (4.0, 12.0), (5.0, 11.0), (14.0, 15.0)]
+    assert own_times(spans) == [(10.0, 0.0), (2.0, 0.0), (0.0, 0.0), (1.0, 2.0)]

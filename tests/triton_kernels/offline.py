@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -210,7 +211,17 @@ def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[
         "tensor cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
         "asynchronous copies": ptx.count("cp.async"),
         "asserts": "__assertfail" in ptx,
+        "waits first": all(_waits_first(kernel.asm["ptx"]) for kernel in kernels),
+        "waits on 80": "griddepcontrol" in compiled(specifications(c)[0], target_of(80)).asm["ptx"],
     }
+
+
+def _waits_first(ptx: str) -> bool:
+    """Whether a kernel touches memory only after it has waited for the kernel before, and lets the
+    next one start only then."""
+    touches = re.search(r"\b(ld|st|atom|red)\.(global|volatile)|cp\.async", ptx)
+    waits, lets = (ptx.find(f"griddepcontrol.{what}") for what in ("wait", "launch_dependents"))
+    return 0 < waits < lets and (touches is None or lets < touches.start())
 
 
 def _reasons(mode: Any) -> dict[str, str | None]:

@@ -45,6 +45,21 @@ OUT int cuLaunchKernel(void* f, unsigned x, unsigned, unsigned, unsigned threads
         }
     return 0;
 }
+struct Config {
+    unsigned grid[3], block[3], shared;
+    void* stream;
+    const int* attributes;
+    unsigned count;
+};
+OUT int64_t version;
+int64_t version = 12040;
+OUT int cuDriverGetVersion(int* v) { *v = (int)version; return 0; }
+OUT int cuLaunchKernelEx(const Config* c, void* f, void** parameters, void** extra) {
+    if (c->count != 1 || c->attributes[0] != 6 || c->attributes[2] != 1) return 1;
+    notes[noted++] = -1;
+    return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
+                          parameters, extra);
+}
 """
 
 SCRIPT = """
@@ -56,10 +71,11 @@ from inductor_backend.runtime.cuda.triton_compile import Kernel
 
 driver = ctypes.CDLL("libcuda.so.1")
 word = lambda name: ctypes.c_int64.in_dll(driver, name)
+word("version").value = int(sys.argv[1])
 kernel = Kernel("k", "", ["*bf16", "*fp32"], 1, {}, 4, 3, [("bf16", 64, 64), ("fp32", 32, 64)])
 plain = LoadedKernel(kernel, torch.device("cuda", 0), 222, 128, 30)
 copies = [{"block_size": [64, 64], "swizzle": 3}, {"block_size": [32, 32], "swizzle": 2}]
-loaded = LoadedKernel(kernel, torch.device("cuda", 0), 111, 384, 20, copies, None, plain)
+loaded = LoadedKernel(kernel, torch.device("cuda", 0), 111, 384, 20, copies, _unaligned=plain)
 matrices = [(0, 32, 500, slot(3), 2048), (1, 0, slot(2), 256, 1024)]
 run, description = launches(4, [(loaded, slot(2), [(0, 16), (1, 0), (2, 0)], matrices)])
 
@@ -82,12 +98,20 @@ found = {
 }
 word("refuse").value = 1
 found["refused"] = noted(without, 4096, 8192, 7, 1000)
+
+simple = Kernel("s", "", ["*fp32"], 0, {}, 4)
+waits = LoadedKernel(simple, torch.device("cuda", 0), 333, 128, 0, overlaps=True)
+does_not = LoadedKernel(simple, torch.device("cuda", 0), 444, 128, 0)
+several = [(waits, slot(1), [(0, 0)]), (waits, 1, [(0, 0)]), (does_not, 1, [(0, 0)]), (waits, 1, [(0, 0)])]
+run, description = launches(2, several)
+found["overlaps"] = noted([8], 4096, 1)
+found["after an empty grid"] = noted([8], 4096, 0)
 print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
-def noted(tmp_path_factory):
+def driver(tmp_path_factory):
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
@@ -98,7 +122,18 @@ def noted(tmp_path_factory):
         [compiler, "-shared", "-fPIC", "-o", library, str(folder / "driver.cpp")], check=True
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-    return reported_by("-c", textwrap.dedent(SCRIPT), environment=environment, timeout=200)
+
+    def run(version):
+        return reported_by(
+            "-c", textwrap.dedent(SCRIPT), str(version), environment=environment, timeout=200
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def noted(driver):
+    return driver(12040)
 
 
 def test_matrices_come_after_the_other_parameters(noted):
@@ -131,3 +166,11 @@ def test_the_kernel_without_bulk_copies(noted, why, slots):
 def test_sizes_beyond_coordinates_and_empty_grids(noted):
     assert noted["too many rows"] == [4096 + 16, 8192, 2**31, 0, 0]
     assert noted["nothing to do"] == []
+
+
+def test_kernels_that_wait_by_themselves_overlap_the_one_before(noted, driver):
+    first, later, other = [333, 1, 128, 0, 4096], [-1, 333, 1, 128, 0, 4096], [444, 1, 128, 0, 4096]
+    # the first of a run comes after somebody else's work, which it must wait for as a whole
+    assert noted["overlaps"] == [*first, *later, *other, *later]
+    assert noted["after an empty grid"] == [*first, *other, *later]
+    assert driver(12030)["overlaps"] == [*first, *first, *other, *first]  # an old driver

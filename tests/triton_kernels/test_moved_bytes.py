@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 
 from inductor_backend.ir.nodes import ExternNode, LoopNode
 from inductor_backend.runtime.cuda.interpreter import interpreting
+from inductor_backend.schedule import fusion
 from tests.inductor.test_operators import I, R
 from tests.triton_kernels.test_interpreted import checked
 
@@ -206,3 +207,35 @@ def test_weight_norm_is_loops(dim):
     g = R(6, 1, 1) if dim == 0 else R(1, 1, 5)
     result = checked(fn, R(6, 4, 5), g, R(6, 4, 5))
     assert not any(isinstance(n, ExternNode) for n in result.compilation.program.nodes)
+
+
+def tiles(result):
+    """The blocks of each kernel, by name of its axis."""
+    kernels = result.compilation.module.kernels
+    return [dict(kernel.constants) for kernel in kernels]
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_a_normalized_image_is_stored_channels_last_by_a_kernel_of_its_own(monkeypatch, size):
+    """Rows of groups are contiguous where they are read, places in another layout are not."""
+    monkeypatch.setattr(fusion, "MIN_STORED_ACROSS", 4 * 64 * 16 * 16)
+
+    def fn(x, weight, bias):
+        y = F.silu(F.group_norm(x, 4, weight, bias))
+        return y.contiguous(memory_format=torch.channels_last)
+
+    result = checked(fn, R(3, 64, size, size), R(64), R(64))
+    blocks = tiles(result)
+    if size == 16:
+        assert len(blocks) > 1 and "YBLOCK" in blocks[-1] and "RBLOCK" not in blocks[-1]
+    else:
+        assert len(blocks) == 1  # small: one launch is what counts
+
+
+def test_blocks_of_few_rows_are_longer():
+    """The nine places of a filter that becomes channels-last."""
+    layout = torch.channels_last
+    result = checked(lambda w: w.contiguous(memory_format=layout), R(64, 32, 3, 3).half())
+    assert tiles(result) == [{"YBLOCK": 16, "XBLOCK": 256}]
+    result = checked(lambda x: x.contiguous(memory_format=layout), R(2, 64, 32, 32).half())
+    assert tiles(result) == [{"YBLOCK": 64, "XBLOCK": 64}]

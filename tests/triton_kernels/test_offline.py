@@ -48,6 +48,11 @@ def test_machine_code(report, name, capability):
     assert report[name]["cubins"][capability]
 
 
+def test_kernels_of_sm_90_wait_for_the_one_before_by_themselves(report):
+    for name in ("trigonometry", "long columns", "queries, keys, values", "linear, gelu", "scans"):
+        assert report[name]["waits first"] and not report[name]["waits on 80"], name
+
+
 def test_loads_are_sixteen_bytes_wide(report):
     for name in ("trigonometry", "layer norm, gelu, softmax", "bfloat16", "sum over few heads"):
         assert report[name]["wide loads"] > 0, name

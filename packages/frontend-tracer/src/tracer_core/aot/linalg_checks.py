@@ -8,9 +8,9 @@ returns what the kernel computed, so that whatever reads it comes after the chec
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def deferred_checks() -> Iterator[list[Callable[[], None]]]:
     """Collects this thread's checks in a list, in place of making them.
 
     Reading `info` waits for the device, which a capture cannot. Each check reads what the last replay
-    left in its copy of `info`.
+    left in its copy of `info`, and waits for that alone, not for what the replay does after it.
     """
     checks: list[Callable[[], None]] = []
     _deferred.checks = checks
@@ -59,8 +59,26 @@ def checked(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool
     if checks is None:
         CHECK(info, name, is_matrix=is_matrix)
     else:
-        checks.append(partial(CHECK, info.clone(), name, is_matrix=is_matrix))
+        check: Callable[..., None] = CHECK
+        copied = info.clone()
+        if info.is_cuda:
+            event = torch.cuda.Event(external=True)
+            event.record()
+            check = functools.partial(_check_behind, event)
+        checks.append(functools.partial(check, copied, name, is_matrix=is_matrix))
     return result.clone()
+
+
+def _check_behind(event: torch.cuda.Event, info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Checks `info` as soon as the event has happened, on a stream with nothing else."""
+    with torch.cuda.device(info.device), torch.cuda.stream(_reading_stream(info.device)):
+        event.wait()
+        CHECK(info, *args, **kwargs)
+
+
+@functools.cache
+def _reading_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _fake(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool) -> torch.Tensor:

@@ -7,11 +7,11 @@ fusion are kept for logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.index_expr import Index, product
 from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, LoopProgram, Node
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.limits import (
@@ -23,6 +23,7 @@ from inductor_backend.limits import (
 )
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
 from inductor_backend.schedule.fusion_heuristics import (
+    buffer_bytes,
     keeps_threads_busy,
     node_cost,
     shared_bytes,
@@ -42,6 +43,10 @@ from inductor_backend.schedule.split_reductions import (
     MAX_HELD_COLUMN,
     PROGRAMS,
 )
+
+#: Bytes of a result from which on storing it across the rows of a reduction costs more than reading
+#: its operands again.
+MIN_STORED_ACROSS = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -307,6 +312,8 @@ class Fusion:
             return FusionRefused("too few rows for the threads: a reduction this long runs alone")
         if self.limits.columns and self._few_columns(domain, [*members, joined.node]):
             return FusionRefused("too few programs: rows this long are strided in memory for most")
+        if self.limits.columns and self._stores_across(domain, [*members, joined.node]):
+            return FusionRefused("rows are read and stored along different dimensions")
         return joined
 
     def _few_columns(self, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
@@ -337,6 +344,26 @@ class Fusion:
         for dim, reduced in enumerate(domain.reduced):
             most[reduced] = max(most[reduced], along[dim])
         return most[False] > most[True]
+
+    def _stores_across(self, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
+        """Returns whether a kernel's rows would be read along one dimension and stored along another
+        (normalized images that a convolution wants channels-last). A block of a row then stores
+        element by element; a kernel without a reduction has blocks over both dimensions."""
+        inner = [dim for dim, reduced in enumerate(domain.reduced) if reduced]
+
+        def along(accesses: Iterable[tuple[str, tuple[Index, ...]]]) -> Iterator[set[int]]:
+            for name, index in accesses:
+                if buffer_bytes(self.program, self.sizes, name) >= MIN_STORED_ACROSS:
+                    flat = self.program.buffers[name].layout.flat(index)
+                    yield {dim for dim in inner if flat.coefficient(dim) == 1}
+
+        stores = (store for node in nodes for store in node.stores if store.is_assignment)
+        stored = [dims for dims in along((n, s.index) for s in stores for n in s.buffers) if dims]
+        if not stored:
+            return False
+        loads = ((load.buffer, load.attr[1]) for node in nodes for load in node.loads())
+        read = set().union(*along(loads))
+        return bool(read) and any(read.isdisjoint(dims) for dims in stored)
 
     def _after_matmul(self, group: Group, node: LoopNode) -> Joined | FusionRefused:
         """Epilogue fusion: lets a node join a matmul's kernel only to compute with its elements."""

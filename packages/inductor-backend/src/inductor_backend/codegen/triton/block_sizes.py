@@ -100,7 +100,7 @@ def choose_tile(program: LoopProgram, body: KernelBody, nest: LoopNest, sizes: S
         return _reduction(nest, sizes, flats, outer, inner, again)
     crossing = _crossing(program, body, nest, sizes, flats)
     if crossing is not None:
-        return _tiled(program, body, nest, outer, crossing)
+        return _tiled(nest, sizes, crossing, _is_narrow(program, body))
     if _has_row_values(nest, sizes, flats):
         y, x = _axis("y", nest, outer[:-1], 1), _axis("x", nest, outer[-1:], 1024)
         return Tile((y, x), 4, False)
@@ -154,13 +154,13 @@ def _crossing(
     return max(numbers, key=lambda loop: sizes.hint(nest.outer[loop])) if numbers else None
 
 
-def _tiled(
-    program: LoopProgram, body: KernelBody, nest: LoopNest, outer: tuple[int, ...], crossing: int
-) -> Tile:
-    rows, columns, warps = (64, 64, 8) if _is_narrow(program, body) else (16, 64, 4)
-    y = _axis("y", nest, (crossing,), rows)
-    x = _axis("x", nest, tuple(k for k in outer if k != crossing), columns)
-    return Tile((y, x), warps, False)
+def _tiled(nest: LoopNest, sizes: SizeVars, crossing: int, narrow: bool) -> Tile:
+    """A block has as many elements where there are fewer rows (the nine places of a filter)."""
+    rows, columns, warps = (64, 64, 8) if narrow else (16, 64, 4)
+    few = min(rows, power_of_two(sizes.upper(nest.outer[crossing]) or rows))
+    y = _axis("y", nest, (crossing,), few)
+    others = tuple(k for k in range(len(nest.outer)) if k != crossing)
+    return Tile((y, _axis("x", nest, others, columns * rows // few)), warps, False)
 
 
 def _contiguous_elements(

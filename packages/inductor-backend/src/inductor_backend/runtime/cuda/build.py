@@ -37,8 +37,9 @@ from tracer_core.plugin_api import BackendError, logger
 @dataclass
 class LoadedKernel:
     """function: the driver's handle. threads, shared: of a launch. pointers: how many of its
-    parameters are pointers. copies: Triton's metadata of each matrix's tensor descriptor.
-    interpreted: replaces all these under Triton's interpreter. `unaligned` is made on first use."""
+    parameters are pointers. copies: Triton's metadata of each matrix's tensor descriptor. overlaps:
+    as `Binary`. interpreted: replaces all these under Triton's interpreter. `unaligned` is made on
+    first use."""
 
     kernel: Kernel
     device: torch.device
@@ -46,6 +47,7 @@ class LoadedKernel:
     threads: int = 0
     shared: int = 0
     copies: Sequence[Mapping[str, Any]] = ()
+    overlaps: bool = False
     interpreted: Any = None
     _unaligned: LoadedKernel | None = field(default=None, repr=False)
 
@@ -150,7 +152,9 @@ def _load(
             " copied"
         )
         raise BackendError("inductor", "build", detail)
-    return LoadedKernel(kernel, device, function, threads, binary.shared, binary.copies)
+    return LoadedKernel(
+        kernel, device, function, threads, binary.shared, binary.copies, binary.overlaps
+    )
 
 
 @functools.cache

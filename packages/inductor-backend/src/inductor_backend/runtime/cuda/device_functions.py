@@ -24,7 +24,19 @@ if interpreting():
         return a
 
 else:
-    from triton.language.extra.cuda import libdevice  # type: ignore[no-redef]
+    from triton.language.extra.cuda import (  # type: ignore[no-redef]
+        gdc_launch_dependents,
+        gdc_wait,
+        libdevice,
+    )
+
+    @triton.jit
+    def wait_for_last_kernel():
+        """Waits until the kernel before has ended and its stores are visible, then lets the next
+        one start. Nothing may be read or stored earlier: the order of the two keeps it true for
+        all kernels before, too."""
+        gdc_wait()
+        gdc_launch_dependents()
 
     @triton.jit
     def unknown(a):

@@ -23,7 +23,7 @@ from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel
 from tracer_core.plugin_api import CacheLocationError, Store, logger, note
 
 #: Version of the file format and of the options that kernels are compiled with.
-FORMAT = "triton kernel 03"
+FORMAT = "triton kernel 04"
 
 #: Settings that bypass Triton's cache.
 _ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE",

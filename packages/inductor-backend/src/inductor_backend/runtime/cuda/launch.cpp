@@ -3,11 +3,12 @@
 // The driver is found at run time, so that this builds and loads on machines without one. A run is described by an array
 // of int64: context, number of launches, address of `repair`, then for each launch: function, function for pointers that
 // are not multiples of 16 (0: not loaded yet), slot of the grid or -1, grid, threads, bytes of shared memory, number of
-// parameters, bytes of shared memory and threads of the second function, number of matrices; for each parameter: slot, offset
-// added to it, whether it is a pointer; and for each matrix that bulk copies read: parameter, bytes from there on, slot of its
-// rows or -1, rows, slot of its columns or -1, columns, bytes and elements from row to row, rows and columns of a copy, the
-// driver's numbers for element type and swizzling. A matrix is five parameters after the others: the driver's description of
-// it, by value, then rows, columns, and the elements between rows and between columns; the second function has none of them.
+// parameters, bytes of shared memory and threads of the second function, number of matrices, whether its blocks wait for the
+// launch before by themselves; for each parameter: slot, offset added to it, whether it is a pointer; and for each matrix that
+// bulk copies read: parameter, bytes from there on, slot of its rows or -1, rows, slot of its columns or -1, columns, bytes and
+// elements from row to row, rows and columns of a copy, the driver's numbers for element type and swizzling. A matrix is five
+// parameters after the others: the driver's description of it, by value, then rows, columns, and the elements between rows and
+// between columns; the second function has none of them.
 #include <cstdint>
 #include <dlfcn.h>
 #define TC_EXPORT extern "C" __attribute__((visibility("default")))
@@ -20,18 +21,33 @@ void (*tc_row)(int64_t) = nullptr;
 typedef void* Handle;
 typedef int (*LaunchKernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
                             void**);
+// The driver's CUlaunchConfig and CUlaunchAttribute (a number, then a union of 64 bytes).
+struct Attribute {
+    int name, room, value, rest[15];
+};
+struct Launch {
+    unsigned grid[3], block[3], shared;
+    Handle stream;
+    const Attribute* attributes;
+    unsigned count;
+};
+static const Attribute WHILE_THE_LAST_ENDS = {6, 0, 1, {}};   // programmatic stream serialization
+typedef int (*LaunchWith)(const Launch*, Handle, void**, void**);
+typedef int (*GetVersion)(int*);
 typedef int (*GetContext)(Handle*);
 typedef int (*SetContext)(Handle);
 typedef int (*RetainContext)(Handle*, int);
 typedef int (*EncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
                            int, int, int);
 static LaunchKernel launch_kernel;
+static LaunchWith launch_with;
 static GetContext get_context;
 static SetContext set_context;
 static RetainContext retain_context;
 static EncodeTiled encode_tiled;
-static const int HEAD = 10, MATRIX = 12, MAX_MATRICES = 2;
+static const int HEAD = 11, MATRIX = 12, MAX_MATRICES = 2;
 static const int DRIVER_MISSING = 2000, CUDA_ERROR = 1000;
+static const int OVERLAPS_IN_GRAPHS = 12040;   // the first driver that captures launches which overlap
 
 static void fail(int code) {
     __atomic_store_n(&tc_error[1], code, __ATOMIC_RELAXED);
@@ -48,6 +64,10 @@ static bool find_driver() {
     LaunchKernel found = (LaunchKernel)dlsym(driver, "cuLaunchKernel");
     encode_tiled = (EncodeTiled)dlsym(driver, "cuTensorMapEncodeTiled");   // null: an old driver
     if (!get_context || !set_context || !retain_context || !found) return false;
+    int version = 0;
+    const GetVersion get_version = (GetVersion)dlsym(driver, "cuDriverGetVersion");
+    if (get_version && !get_version(&version) && version >= OVERLAPS_IN_GRAPHS)
+        launch_with = (LaunchWith)dlsym(driver, "cuLaunchKernelEx");
     __atomic_store_n(&launch_kernel, found, __ATOMIC_RELEASE);
     return true;
 }
@@ -148,6 +168,7 @@ static bool describe(const int64_t* m, int64_t count, const int64_t* slots, cons
 
 static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
     const int64_t* at = run + 3;
+    bool after_own = false;   // the launch before, if any, is of this run
     for (int64_t left = run[1]; left > 0; left--) {
         const int64_t* launch = at;
         if (auto begin = tc_row) begin(run[1] - left);
@@ -174,9 +195,13 @@ static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
             shared = launch[7], threads = launch[8], last = count;
         }
         pointers[last] = pointers[last + 1] = &scratch;   // Triton's own two pointers, which these kernels do not use
-        const int status = launch_kernel(function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared, stream,
-                                         pointers, nullptr);
+        const Launch with = {{(unsigned)grid, 1, 1}, {(unsigned)threads, 1, 1}, (unsigned)shared, stream, &WHILE_THE_LAST_ENDS, 1};
+        const int status = after_own && launch[10] && launch_with
+                               ? launch_with(&with, function, pointers, nullptr)
+                               : launch_kernel(function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared,
+                                               stream, pointers, nullptr);
         if (status) return status;
+        after_own = true;
     }
     return 0;
 }

@@ -151,7 +151,7 @@ class _Description:
                 0,
                 0,
             ]
-            fields.append(len(kernel.kernel.matrices))
+            fields += [len(kernel.kernel.matrices), int(kernel.overlaps)]
             for number, (source, offset) in enumerate(parameters):
                 fields += [source, offset, int(number < kernel.pointers)]
             fields += _matrices(kernel, matrices[0] if matrices else ())

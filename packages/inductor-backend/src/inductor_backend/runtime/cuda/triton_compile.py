@@ -20,6 +20,12 @@ from inductor_backend.runtime.cuda.interpreter import blocks_of_program, interpr
 #: What stands above a kernel in a generated module: a new line, and the user's lines.
 _COMMENTS = re.compile(r"\A\s*(?:#.*\n)*")
 
+#: The statement of a kernel that waits for the one before. A kernel without it waits first of all.
+WAIT = "wait_for_last_kernel()"
+
+#: The compute capability from which on kernels can wait for the one before by themselves.
+OVERLAPPING = 90
+
 #: What another tile changes in a kernel's results: nothing, or the order in which it adds. "": the
 #: tile is not searched for.
 TileEffect = Literal["", "none", "order"]
@@ -63,7 +69,9 @@ class Kernel:
 @dataclass(frozen=True)
 class Binary:
     """name: of the function in the code. shared: bytes. scratch: bytes of global memory that it
-    asks for. copies: Triton's metadata of each matrix's tensor descriptor."""
+    asks for. copies: Triton's metadata of each matrix's tensor descriptor. overlaps: its blocks
+    wait for the kernel before by themselves, so they may start while that one ends (CUDA's
+    programmatic dependent launch)."""
 
     name: str
     code: bytes
@@ -71,6 +79,7 @@ class Binary:
     shared: int
     scratch: int
     copies: Sequence[Mapping[str, Any]]
+    overlaps: bool = False
 
 
 class NotCompiled(Exception):
@@ -108,7 +117,13 @@ def binary_of(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tr
         metadata.shared,
         getattr(metadata, "global_scratch_size", 0) or 0,
         getattr(metadata, "tensordesc_meta", None) or (),
+        can_overlap(target),
     )
+
+
+def can_overlap(target: Any) -> bool:
+    """Returns whether kernels of a target may start while the one before ends."""
+    return bool(target.arch >= OVERLAPPING)
 
 
 #: LLVM's operations on pairs of 16-bit integers, which it uses from sm_90 on.
@@ -186,7 +201,9 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tru
             constants |= dict.fromkeys(matrices)
         signature["BULK"], constants["BULK"] = "constexpr", aligned
     attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(names))} if aligned else {}
-    source = _source_classes()[make](function_of(kernel), signature, constants, attributes)
+    source = _source_classes()[make](
+        function_of(kernel, can_overlap(target)), signature, constants, attributes
+    )
     try:
         return triton.compile(source, target=target, options=_options(kernel, target))
     except NotPersisted:
@@ -242,11 +259,16 @@ def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in known}
 
 
-def function_of(kernel: Kernel) -> Any:
-    """Returns the kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1)."""
+def function_of(kernel: Kernel, overlaps: bool = False) -> Any:
+    """Returns the kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1).
+    overlaps: it begins with the wait for the kernel before."""
     from inductor_backend.runtime.cuda import device_functions  # heavy: triton
 
     file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
+    if not overlaps:
+        text = text.replace(f"    {WAIT}\n", "")
+    elif WAIT not in text:
+        text = re.sub(rf"(?m)^def {kernel.name}\(.*\):\n", rf"\g<0>    {WAIT}\n", text, count=1)
     if interpreting():  # its loops want bounds that are Python's ints
         text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
         text = re.sub(
