@@ -1,7 +1,10 @@
 """Writes phases of a kernel that reduces a strided dimension: contiguous outer elements are the
 lanes.
 
-Each column has its own accumulators in an array of the tile's width.
+Each column has its own accumulators in an array of the tile's width. Where there are too few columns
+for the threads, these share the rows: each phase is a stage of its own, in which a part of the rows
+leaves its accumulators in `partial`, and which begins by merging those of earlier phases in the order of
+the parts. So results depend on the number of threads, but not on which one is first.
 """
 
 from __future__ import annotations
@@ -36,13 +39,30 @@ class ColumnWriter:
         once = sum(bool(phase.loop) for phase in elements.body.phases) == 1
         #: The most columns of a tile.
         self.widest = WIDEST_TILE if once else COLUMN_TILE
+        #: The loop over rows that threads may share (None: they share columns alone).
+        self.shared = self._shared_loop()
+        #: Arrays of accumulators so far.
+        self.arrays = 0
 
-    def write(self, phase: Phase, names: dict[Value, str]) -> None:
-        elements = self.elements
+    def _shared_loop(self) -> int | None:
+        """Returns the longest loop over the rows; the outermost where a reduction counts elements."""
+        body, nest = self.elements.body, self.loops.nest
+        kinds = {store.reduce for phase in body.phases for store in phase.reductions}
+        if nest.column is None or not kinds or body.in_order or kinds & {"argmax", "argmin"}:
+            return None
+        if "welford" in kinds:
+            return self.loops.inner[0]
+        return max(self.loops.inner, key=lambda loop: self.loops.sizes.hint(nest.sizes[loop]))
+
+    def write(self, phase: Phase, names: dict[Value, str], number: int) -> None:
+        """Writes a phase. number: its stage, where threads share rows."""
+        elements, shared = self.elements, self.shared is not None
+        last = number + 1 == len(elements.body.phases)
         if phase.row:
             values = row_values(phase)
             elements.emit(values, 0, names)
-            with self._lanes():
+            once = self.out.block(f"if (parts == 1 || (stage == {number} && part == 0))")
+            with once if shared else contextlib.nullcontext(), self._lanes():
                 scope = dict(names)
                 elements.emit(values, len(self.loops.inner) + 1, scope)
                 for store in phase.row:
@@ -59,10 +79,13 @@ class ColumnWriter:
             " {name}[l] = {start};",
         )
         reducers = [self._reducer(store) for store in phase.reductions]
-        with self.out.unless(empty):
+        own = self.out.block(f"if (parts == 1 || stage == {number})")
+        with own if shared else contextlib.nullcontext(), self.out.unless(empty):
             scope = dict(names)
             elements.emit(values, 0, scope)
             self._nest(1, PhaseLoop(phase, values, reducers, scanners), scope)
+        if shared and not last:
+            self._merge([reducer for _, reducer in reducers], number)
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 kind = C_TYPES[elements.body.registers[buffer]]
@@ -78,6 +101,41 @@ class ColumnWriter:
             self.out.line(f"for (int64_t l = 0; l < lanes; ++l) {array}[l] = {start};")
         return store, reducer
 
+    def _merge(self, reducers: list[ColumnReducer], number: int) -> None:
+        """Writes the end of a stage, and what later stages begin with."""
+        assert self.shared is not None
+        places = {}
+        for kind, array, _ in (array for reducer in reducers for array in reducer.arrays):
+            skipped = f"{self.arrays} * parts" if self.arrays else ""
+            at = " + ".join(filter(None, (skipped, "{part}")))
+            places[array] = f"({kind}*)(partial + (({at}) * total + row) * width)"
+            self.arrays += 1
+        with self.out.block(f"if (parts > 1 && stage == {number})"):
+            for array, place in places.items():
+                place = place.format(part="part")
+                self.out.line(f"memcpy({place}, {array}, lanes * sizeof({array}[0]));")
+            self.out.line("break;")
+        if not reducers:
+            return
+        with self.out.block("for (int64_t q = 0; parts > 1 && q < parts; ++q)"):
+            size = f"n{self.shared}"
+            rest = " * ".join(f"n{k}" for k in self.loops.inner if k != self.shared)
+            self.out.line(f"const int64_t low = tc_cut({size}, q, parts);")
+            scale = f" * ({rest})" if rest else ""
+            self.out.line(f"const double before = (double)(low{scale});")
+            self.out.line(
+                f"const double now = (double)((tc_cut({size}, q + 1, parts) - low){scale});"
+            )
+            for array, place in places.items():
+                self.out.line(f"const auto* {array}q = {place.format(part='q')};")
+            self.out.line("#pragma omp simd")
+            with self.out.block("for (int64_t l = 0; l < lanes; ++l)"):
+                for reducer in reducers:
+                    self.out.line(reducer.merge)
+
+    def _bounds(self, loop: int) -> tuple[str, str]:
+        return ("first", "last") if loop == self.shared else ("0", f"n{loop}")
+
     @contextlib.contextmanager
     def _lanes(self) -> Iterator[None]:
         self.out.line("#pragma omp simd")
@@ -90,10 +148,11 @@ class ColumnWriter:
         if depth <= len(inner):
             variable = self.loops.variables[inner[depth - 1]]
             with self.out.block(""):
-                self.out.line(f"int64_t {variable} = 0;")
+                start, stop = self._bounds(inner[depth - 1])
+                self.out.line(f"int64_t {variable} = {start};")
                 if depth == len(inner):
                     self._several_points(work, names)
-                with self.out.block(f"for (; {variable} < n{inner[depth - 1]}; ++{variable})"):
+                with self.out.block(f"for (; {variable} < {stop}; ++{variable})"):
                     if depth == len(inner):
                         self.out.line("TC_ROW_BY_ROW;")
                     scope = dict(names)
@@ -108,6 +167,10 @@ class ColumnWriter:
             elements.scan(work.scanners, scope, "[l]")
             for store, reducer in work.reducers:
                 at = f"({self.loops.row_position()})"
+                if self.shared is not None:
+                    variable = self.loops.variables[self.shared]
+                    with self.loops.renamed(self.shared, f"({variable} - first)"):
+                        at = f"({self.loops.row_position()})"
                 self.out.line(reducer.step.format(v=scope[store.value], at=at))
 
     def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> None:
@@ -124,7 +187,8 @@ class ColumnWriter:
             return
         depth, loop = len(self.loops.inner), self.loops.innermost
         variable = self.loops.variables[loop]
-        with self.out.block(f"for (; {variable} + {points} <= n{loop}; {variable} += {points})"):
+        stop = self._bounds(loop)[1]
+        with self.out.block(f"for (; {variable} + {points} <= {stop}; {variable} += {points})"):
             scopes = [dict(names) for _ in range(points)]
             for level, place in ((depth, contextlib.nullcontext), (depth + 1, self._lanes)):
                 with place():

@@ -62,9 +62,10 @@ class KernelWriter:
         head = CodeWriter()
         # Where GCC puts constants in place of parameters, it forgets that a loop is `omp simd`: sums
         # of rows were 3 to 17 times slower.
-        row = bool(self.nest.reduced) and self.nest.column is None
-        attributes = "noinline, noipa" if row else "noinline"
+        attributes = "noinline, noipa" if self.nest.reduced else "noinline"
         width = "int64_t width, " if self.nest.column is not None else ""
+        if self.columns.shared is not None:
+            width += "int64_t stage, int64_t part, int64_t parts, double* partial, "
         head.line(
             f"static __attribute__(({attributes})) void {NAME}_range(int64_t begin, int64_t end,"
             f" {width}{parameters}) {{"
@@ -93,7 +94,8 @@ class KernelWriter:
                     f"const int64_t width = tc_width(n{column} * {others}, n{column}, {sizes} >"
                     f" {most}, {self.columns.widest});"
                 )
-                names = f"width, {names}"
+                shared = ", -1, 0, 1, nullptr" if self.columns.shared is not None else ""
+                names = f"width{shared}, {names}"
             out.line(f"const int64_t total = {self._total()};")
             # Without any point, operands may be empty: nothing may be read.
             empty = f"{sizes} == 0" if self.body.is_pointwise else "total == 0"
@@ -101,7 +103,14 @@ class KernelWriter:
                 f"if ({empty}) return;  // the first row would be divided out of a size that may"
                 " be 0"
             )
-            with out.block(f"if (total > 1 && {sizes} > {most} && tc_threads() > 1)"):
+            if self.columns.shared is not None:
+                self._share_rows(
+                    out, f"{sizes} > {4 * max(VECTOR_WORK // self.body.cost, 1)}", names
+                )
+            several = "tc_threads() > 1"
+            if self.rows.in_parts:  # each row is shared where threads would have unequally many
+                several += " && (total >= 4 * tc_threads() || total % tc_threads() == 0)"
+            with out.block(f"if (total > 1 && {sizes} > {most} && {several})"):
                 out.line("const int64_t parts = tc_threads();")
                 out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
                 with out.block("for (int64_t part = 0; part < parts; ++part)"):
@@ -111,6 +120,40 @@ class KernelWriter:
                     )
             with out.block("else"):
                 out.line(f"{NAME}_range(0, total, {names});")
+
+    def _share_rows(self, out: CodeWriter, many: str, names: str) -> None:
+        """Writes the stages in which threads share the rows of few columns."""
+        column, phases = self.nest.column, self.body.phases
+        others = " * ".join(f"n{k}" for k in self.loops.rows) or "1"
+        cells = f"n{column} * {others}"
+        out.line(
+            f"const int64_t rows_parts = tc_row_parts({cells}, n{self.columns.shared}, {many});"
+        )
+        with out.block("if (rows_parts > 1)"):
+            widest = self.columns.widest
+            out.line(f"const int64_t width = tc_least({widest}, (n{column} + 63) / 64 * 64);")
+            out.line(f"const int64_t total = {self._total()}, parts = rows_parts;")
+            count = self.columns.arrays
+            out.line(
+                f"double* const partial = (double*)__builtin_malloc({count} * parts * total * width * 8);"
+            )
+            with out.block("if (partial)"):
+                for number, phase in enumerate(phases):
+                    stage = names.replace("-1, 0, 1, nullptr", f"{number}, part, parts, partial")
+                    if phase.loop:
+                        out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
+                        with out.block("for (int64_t part = 0; part < parts; ++part)"):
+                            out.line(f"{NAME}_range(0, total, {stage});")
+                    else:
+                        stage = stage.replace(" part,", " 0,")
+                        out.line(
+                            "#pragma omp parallel for schedule(static) num_threads(parts)"
+                            " if (total > 1 && total * width * parts > 32768)"
+                        )
+                        with out.block("for (int64_t tile = 0; tile < total; ++tile)"):
+                            out.line(f"{NAME}_range(tile, tile + 1, {stage});")
+                out.line("__builtin_free(partial);")
+                out.line("return;")
 
     def _tiles(self) -> str:
         return f"((n{self.nest.column} + width - 1) / width)"
@@ -130,7 +173,15 @@ class KernelWriter:
             return
         loops = self._counters()
         self._start_counters(loops)
+        shared = self.columns.shared is not None
+        if shared:
+            size = f"n{self.columns.shared}"
+            self.out.line(f"const int64_t total = {self._total()};")
+            self.out.line(f"const int64_t first = tc_cut({size}, part, parts);")
+            self.out.line(f"const int64_t last = tc_cut({size}, part + 1, parts);")
         with self.out.block("for (int64_t row = begin; row < end; ++row)"):
+            if shared:
+                self.out.line("do {  // a stage")
             if self.nest.column is not None:
                 self.out.line("const int64_t c0 = tile * width;")
                 self.out.line(f"const int64_t lanes = tc_least(width, n{self.nest.column} - c0);")
@@ -138,13 +189,15 @@ class KernelWriter:
                 kind = C_TYPES[self.body.row_buffers[buffer]]
                 self.out.line(f"alignas(64) {kind} {name}[{self._row_capacity()}];")
             names: dict[Value, str] = {}
-            for phase in self.body.phases:
+            for number, phase in enumerate(self.body.phases):
                 if self.tiling is not None:
                     TileWriter(self.rows, self.tiling).write(phase)
                 elif self.nest.column is not None:
-                    self.columns.write(phase, names)
+                    self.columns.write(phase, names, number)
                 else:
                     self.rows.write(phase, names, chunk=False)
+            if shared:
+                self.out.line("} while (false);")
             self._step_counters(loops)
 
     def _counters(self) -> list[tuple[str, str]]:

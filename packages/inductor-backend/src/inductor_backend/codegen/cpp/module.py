@@ -17,16 +17,25 @@ from inductor_backend.limits import MAX_SINGLE_SOURCE
 PREAMBLE = """#include "prelude.h"
 extern "C" int omp_get_max_threads(void);
 static inline int64_t tc_threads() { return omp_get_max_threads(); }
-// Where part number `part` of `total` items starts; cuts lie at multiples of 16 where items are many.
+// Where part number `part` of `total` items starts.
+static inline int64_t tc_cut(int64_t total, int64_t part, int64_t parts) {
+    return total / parts * part + total % parts * part / parts;
+}
+// The same; cuts lie at multiples of 16 where items are many.
 static inline int64_t tc_part(int64_t total, int64_t part, int64_t parts) {
     if (part >= parts) return total;
-    const int64_t cut = total / parts * part + total % parts * part / parts;
+    const int64_t cut = tc_cut(total, part, parts);
     return total >= 512 ? cut / 16 * 16 : cut;
 }
 // How many of `columns` are walked side by side: as many as leave a tile for each thread, of `cells` in all.
 static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_t widest) {
     const int64_t share = cells / (many ? tc_threads() : 1);
     return tc_greatest(64, tc_least(widest, tc_least(share, columns) / 64 * 64));
+}
+// Into how many parts threads cut the rows of `cells` columns: 1 where each has a page of columns, or where rows are few.
+static inline int64_t tc_row_parts(int64_t cells, int64_t rows, bool many) {
+    const int64_t threads = many ? tc_threads() : 1, parts = tc_least(threads, rows / 8);
+    return cells < 256 * threads && parts > 1 && parts >= tc_least(threads, (cells + 63) / 64) ? parts : 1;
 }
 """
 

@@ -245,6 +245,9 @@ class ColumnReducer:
     step: str
     #: Final text for each output, to be converted.
     results: tuple[str, ...]
+    #: Adds a later part of the rows, whose state is in arrays ``<array>q``; `before` and `now` count the
+    #: elements of the earlier parts and of this one (empty: the rows cannot be split).
+    merge: str = ""
 
 
 def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
@@ -253,14 +256,24 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
     c = C_TYPES[value]
     wide = "double" if value.is_floating_point else "int64_t"
     if kind == "sum":
-        return ColumnReducer(((wide, f"{n}_a", "0"),), f"{n}_a[l] += {{v}};", (f"{n}_a[l]",))
+        return ColumnReducer(
+            ((wide, f"{n}_a", "0"),),
+            f"{n}_a[l] += {{v}};",
+            (f"{n}_a[l]",),
+            f"{n}_a[l] += {n}_aq[l];",
+        )
     if kind == "prod":
         array = (_product_type(result), f"{n}_a", "1")
-        return ColumnReducer((array,), f"{n}_a[l] *= {{v}};", (f"{n}_a[l]",))
+        return ColumnReducer(
+            (array,), f"{n}_a[l] *= {{v}};", (f"{n}_a[l]",), f"{n}_a[l] *= {n}_aq[l];"
+        )
     if kind in ("max", "min"):
         start = extreme(value, kind == "max")
         return ColumnReducer(
-            ((c, f"{n}_a", start),), f"{n}_a[l] = tc_{kind}({n}_a[l], {{v}});", (f"{n}_a[l]",)
+            ((c, f"{n}_a", start),),
+            f"{n}_a[l] = tc_{kind}({n}_a[l], {{v}});",
+            (f"{n}_a[l]",),
+            f"{n}_a[l] = tc_{kind}({n}_a[l], {n}_aq[l]);",
         )
     if kind in ("any", "all"):
         sign, start = ("|", "0") if kind == "any" else ("&", "1")
@@ -268,6 +281,7 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
             (("int32_t", f"{n}_a", start),),
             f"{n}_a[l] {sign}= (int32_t){{v}};",
             (f"({n}_a[l] != 0)",),
+            f"{n}_a[l] {sign}= {n}_aq[l];",
         )
     if kind in ("argmax", "argmin"):
         sign = ">" if kind == "argmax" else "<"
@@ -284,5 +298,9 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
             f" d * (d - e); }}}}"
         )
         arrays = (("double", f"{n}_a", "0"), ("double", f"{n}_q", "0"))
-        return ColumnReducer(arrays, step, (f"{n}_a[l]", f"{n}_q[l]"))
+        merge = (
+            f"{{ const double d = {n}_aq[l] - {n}_a[l], share = now / (before + now); {n}_a[l] += d *"
+            f" share; {n}_q[l] += {n}_qq[l] + d * (d * (before * share)); }}"
+        )
+        return ColumnReducer(arrays, step, (f"{n}_a[l]", f"{n}_q[l]"), merge)
     raise KeyError(kind)

@@ -1,7 +1,7 @@
 """Writes a phase of a C++ kernel as a loop over each row's contiguous elements.
 
 The loop uses explicit vectors where `vectors.fits` allows, else the compiler vectorizes it. A
-phase's reductions are named values afterwards. One long row is split into a fixed number of chunks
+phase's reductions are named values afterwards. Few long rows are split into a fixed number of chunks
 that are merged in order, so that results do not depend on the number of threads.
 """
 
@@ -17,7 +17,8 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.values import Value
 from inductor_backend.schedule.fused_body import Phase
 
-#: Least elements of a row that is shared among threads, and the number of its chunks.
+#: Least elements of a row that is shared among threads, and the number of its chunks: with as many rows
+#: each thread has its own.
 LONG_ROW = 131_072
 ROW_PARTS = 16
 
@@ -29,6 +30,8 @@ class RowWriter:
         self.elements, self.loops, self.out = elements, elements.loops, elements.out
         #: Whether one of the loops is written in explicit vectors.
         self.in_vectors = False
+        #: Whether a row is shared among threads.
+        self.in_parts = False
 
     def write(self, phase: Phase, names: dict[Value, str], chunk: bool) -> None:
         """Writes the row's own stores, then the loop over the row. chunk: the loop covers one
@@ -52,7 +55,8 @@ class RowWriter:
             if self._is_long(work):
                 self._in_parts(work, scope)
             else:
-                self._nest(1, work, scope, ("begin", "end") if chunk else ("0", ""))
+                shared = self.loops.inner[-1:] if chunk else []
+                self._nest(1, work, scope, dict.fromkeys(shared, ("begin", "end")))
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 register = self.out.fresh("x")
@@ -74,30 +78,33 @@ class RowWriter:
                 self.out.line(line)
 
     def _is_long(self, work: PhaseLoop[Reducer]) -> bool:
-        """Returns whether the kernel has a single, splittable row, long enough to share among
-        threads."""
-        nest = self.loops.nest
+        """Returns whether the kernel has few splittable rows, long enough to share among threads."""
+        nest, hint = self.loops.nest, self.loops.sizes.hint
         simple = not work.phase.stores and not work.phase.scans
-        single_row = not self.loops.rows and len(self.loops.inner) == 1 and nest.column is None
-        long = self.loops.sizes.hint(product(nest.sizes)) >= LONG_ROW
+        rows = hint(product(nest.sizes[loop] for loop in self.loops.rows))
+        elements = hint(product(nest.sizes))
+        long = 0 < rows < ROW_PARTS and elements >= rows * LONG_ROW
         splittable = bool(work.reducers) and all(reducer.merge for _, reducer in work.reducers)
-        return simple and single_row and long and splittable
+        return simple and long and splittable
 
     def _in_parts(self, work: PhaseLoop[Reducer], names: dict[Value, str]) -> None:
         """Writes the row as `ROW_PARTS` chunks, merged in order: the result does not depend on the
         number of threads."""
+        self.in_parts = True
+        nest, hint = self.loops.nest, self.loops.sizes.hint
+        longest = max(reversed(self.loops.inner), key=lambda loop: hint(nest.sizes[loop]))
         for _, reducer in work.reducers:
             for kind, name in reducer.state:
                 self.out.line(f"{kind} {name}s[{ROW_PARTS}];")
         self.out.line("#pragma omp parallel for schedule(static)")
         with self.out.block(f"for (int64_t q = 0; q < {ROW_PARTS}; ++q)"):
-            size = f"n{self.loops.innermost}"
+            size = f"n{longest}"
             self.out.line(
                 f"const int64_t low = tc_part({size}, q, {ROW_PARTS}), high = tc_part({size}, q +"
                 f" 1, {ROW_PARTS});"
             )
             self._start(work.reducers)
-            self._nest(1, work, dict(names), ("low", "high"))
+            self._nest(1, work, dict(names), {longest: ("low", "high")})
             for _, reducer in work.reducers:
                 for _, name in reducer.state:
                     self.out.line(f"{name}s[q] = {name};")
@@ -106,23 +113,28 @@ class RowWriter:
                 self.out.line(reducer.merge)
 
     def _nest(
-        self, depth: int, work: PhaseLoop[Reducer], names: dict[Value, str], ends: tuple[str, str]
+        self,
+        depth: int,
+        work: PhaseLoop[Reducer],
+        names: dict[Value, str],
+        bounds: dict[int, tuple[str, str]],
     ) -> None:
-        """Writes the inner loops from a depth on. ends: of the innermost loop; "": its size."""
+        """Writes the inner loops from a depth on. bounds: of loops that begin or end elsewhere."""
         inner = self.loops.inner
         if not inner:  # a scalar kernel
             self._open(work.reducers)
             self._elements(work, names, 0, "0")
             self._close(work.reducers, "1", self.loops.row_position())
             return
-        variable, size = self.loops.variables[inner[depth - 1]], f"n{inner[depth - 1]}"
+        loop = inner[depth - 1]
+        variable, (start, stop) = self.loops.variables[loop], bounds.get(loop, ("0", f"n{loop}"))
         if depth < len(inner):
-            with self.out.block(f"for (int64_t {variable} = 0; {variable} < {size}; ++{variable})"):
+            head = f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"
+            with self.out.block(head):
                 scope = dict(names)
                 self.elements.emit(work.values, depth, scope)
-                self._nest(depth + 1, work, scope, ends)
+                self._nest(depth + 1, work, scope, bounds)
             return
-        start, stop = ends[0], ends[1] or size
         if any(r.blocked for _, r in work.reducers) or self.elements.streams(work.phase):
             with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
                 self.out.line(f"const int64_t length = tc_least({BLOCK}, {stop} - b);")

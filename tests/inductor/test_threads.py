@@ -1,0 +1,113 @@
+"""Sums, variances and extremes over rows are shared among threads, however many there are."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import tracer_core
+
+THREADS = (1, 2, 5, 16, 64)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def bias_gradient(grad, x):
+    y = functional.gelu(x) * grad
+    return y, y.sum((0, 1)), y.amax((0, 1)), (y > 1).any(1).any(0)
+
+
+def batch_norm(x, weight, bias):
+    mean = x.mean((0, 2, 3), keepdim=True)
+    variance = x.var((0, 2, 3), keepdim=True, unbiased=False)
+    scale = weight[:, None, None] * torch.rsqrt(variance + 1e-5)
+    return (x - mean) * scale + bias[:, None, None], mean, variance
+
+
+def columns(x):
+    return x.sum(0), x.prod(0), x.amin(0), (x < 3).all(0), x.var(0)
+
+
+def few_rows(x, y):
+    return (x * y.mT).sum((1, 2)), torch.maximum(x, y.mT).amax((1, 2)), (x - y.mT).var((1, 2))
+
+
+def images(*sizes):
+    return torch.randn(sizes).add_(3).to(memory_format=torch.channels_last)
+
+
+PROGRAMS = {
+    "bias": (bias_gradient, lambda: (torch.randn(8, 197, 192), torch.randn(8, 197, 192))),
+    "odd bias": (bias_gradient, lambda: (torch.randn(3, 431, 77), torch.randn(3, 431, 77))),
+    "wide bias": (bias_gradient, lambda: (torch.randn(2, 21, 3072), torch.randn(2, 21, 3072))),
+    "turned": (
+        bias_gradient,
+        lambda: (torch.randn(8, 197, 192), torch.randn(197, 8, 192).transpose(0, 1)),
+    ),
+    "channels last": (batch_norm, lambda: (images(4, 64, 33, 31), torch.rand(64), torch.randn(64))),
+    "three channels": (batch_norm, lambda: (images(4, 3, 65, 63), torch.rand(3), torch.randn(3))),
+    "planes": (batch_norm, lambda: (torch.randn(4, 7, 65, 63), torch.rand(7), torch.randn(7))),
+    "columns": (columns, lambda: (torch.randn(2999, 70),)),
+    "float64": (columns, lambda: (torch.randn(2999, 70, dtype=torch.float64),)),
+    "softmax": (lambda x: (x.softmax(0), x * 2), lambda: (torch.randn(4000, 40),)),
+    "integers": (
+        lambda x: (x.sum(0), x.amax(0), x * 2),
+        lambda: (torch.randint(-9, 9, (9000, 24)),),
+    ),
+    "one": (
+        lambda x, y: ((x * y.mT).sum(),),
+        lambda: (torch.randn(901, 703), torch.randn(703, 901)),
+    ),
+    "few rows": (few_rows, lambda: (torch.randn(3, 401, 347), torch.randn(3, 347, 401))),
+}
+
+
+def exact(function, args):
+    return function(*(arg.double() if arg.is_floating_point() else arg for arg in args))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_number_of_threads(name):
+    function, make = PROGRAMS[name]
+    torch.manual_seed(0)
+    args = make()
+    compiled = tracer_core.compile(function)
+    want = exact(function, args)
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        results, again = compiled(*args), compiled(*args)
+        for result, repeated, expected in zip(results, again, want, strict=True):
+            torch.testing.assert_close(
+                result, expected.to(result.dtype), rtol=2e-5, atol=2e-5, equal_nan=True
+            )
+            assert torch.equal(result, repeated)
+
+
+def test_sizes_that_change():
+    compiled = tracer_core.compile(bias_gradient, dynamic=True)
+    for threads, (batch, rows, width) in zip(
+        (16, 5, 64, 2), ((8, 197, 192), (1, 9, 64), (3, 431, 77), (2, 1000, 8)), strict=True
+    ):
+        torch.set_num_threads(threads)
+        args = torch.randn(batch, rows, width), torch.randn(batch, rows, width)
+        for result, expected in zip(compiled(*args), exact(bias_gradient, args), strict=True):
+            torch.testing.assert_close(result, expected.to(result.dtype), rtol=2e-5, atol=2e-5)
+
+
+def test_running_statistics_move_once():
+    """The threads that share an image's rows update its running statistics once."""
+    model = nn.BatchNorm2d(16).train().to(memory_format=torch.channels_last)
+    other = nn.BatchNorm2d(16).train()
+    compiled = tracer_core.compile(lambda x: model(x).relu())
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        x = images(4, 16, 40, 40)
+        torch.testing.assert_close(compiled(x), other(x).relu(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.running_mean, other.running_mean)
+    torch.testing.assert_close(model.running_var, other.running_var)
+    assert model.num_batches_tracked == len(THREADS)
