@@ -2,8 +2,9 @@
 
 Generation appends a token to its text in each call: every call has other sizes, though all but a few
 operators are about the last token alone. These few run as captured, those that lead to the others
-first and those that follow from them last (`UnbackedSplit` connects the parts). The rest is one graph
-of static sizes: compiled once by a backend that takes no others, and one CUDA graph for all sizes.
+first and all that do not last, while a GPU already works on the rest (`UnbackedSplit` connects the
+parts). The rest is one graph of static sizes: compiled once by a backend that takes no others, and one
+CUDA graph for all sizes.
 """
 
 from __future__ import annotations
@@ -31,20 +32,24 @@ def with_sized_apart(captured: CapturedGraph) -> CapturedGraph | None:
         for node in graph.nodes
         if node.op in ("call_function", "call_method") and node.target is not set_grad_mode
     ]
-    first: dict[torch.fx.Node, None] = {}
-    last: dict[torch.fx.Node, None] = {}
+    behind: set[torch.fx.Node] = set()
     others: set[torch.fx.Node] = set()
+    apart: list[torch.fx.Node] = []
     for node in calls:
         sources = node.all_input_nodes
-        if any(source in last for source in sources):
-            last[node] = None
-        elif not any(free_symbols(item.meta.get("val")) for item in (node, *sources)):
-            others.add(node)
+        sized = any(free_symbols(item.meta.get("val")) for item in (node, *sources))
+        if sized or not behind.isdisjoint(sources):
+            apart.append(node)
+            if not (others.isdisjoint(sources) and behind.isdisjoint(sources)):
+                behind.add(node)
         else:
-            (first if others.isdisjoint(sources) else last)[node] = None
+            others.add(node)
+    leading: set[torch.fx.Node] = set()
+    for node in reversed(apart):
+        if any(user in others or user in leading for user in node.users):
+            leading.add(node)
     if any(map(requires_grad, calls)):
         return None
-    apart = {**first, **last}
     tensors = [node for node in apart if isinstance(node.meta.get("val"), torch.Tensor)]
     if not tensors or len(tensors) * _OPERATORS_PER_SIZED > len(others):
         return None
@@ -55,13 +60,13 @@ def with_sized_apart(captured: CapturedGraph) -> CapturedGraph | None:
         graph.erase_node(node)  # nothing has gradients: it would only cut the rest
     (output,) = graph.find_nodes(op="output")
     place = graph.find_nodes(op="placeholder")[-1]
-    for node in first:
-        place.append(node)
-        place = node
-    for node in last:
-        output.prepend(node)
     for node in apart:
         node.meta[MARK] = True
+        if node in leading:
+            place.append(node)
+            place = node
+        else:
+            output.prepend(node)
     return result
 
 

@@ -18,17 +18,12 @@ from inductor_backend.codegen.triton.index_writer import IndexWriter
 from inductor_backend.codegen.triton.row_writer import RowWriter
 from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix
 from inductor_backend.ir.index_expr import Expr
-from inductor_backend.ir.nodes import Buffer, BufferKind, LoopProgram, Store, loads_of
+from inductor_backend.ir.nodes import LoopProgram, Store, loads_of
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
-from inductor_backend.runtime.cuda.triton_compile import WAIT, TileEffect
+from inductor_backend.runtime.cuda.triton_compile import TileEffect
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.inplace_reuse import overtakes
-from inductor_backend.schedule.memory_plan import nbytes
-
-#: Bytes of an input from which on it is loaded before the kernel before has ended. With less, there
-#: is little to wait for.
-EARLY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +90,7 @@ class TritonKernelWriter:
         grid = tuple((axis.numel, axis.block) for axis in self.tile.outer)
         kernel = kernel_of(self.block, constants, grid)
         parameters = parameters_of(self.block, constants)
-        lines = (
-            f"    pid = program{wide}",
-            *(line for line in out.lines[1:] if line.strip() != WAIT),
-        )
+        lines = (f"    pid = program{wide}", *out.lines[1:])
         return replace(kernel, part=KernelPart(tuple(parameters), lines))
 
     def _phases(self) -> None:
@@ -108,36 +100,12 @@ class TritonKernelWriter:
             (phase,) = self.block.body.phases
             self._stores((*phase.row, *phase.stores), 1, names)
             return
-        early = self._early_loads()
-        if early:
-            self.block.emit(early, 1, names)
-            self.block.out.line(WAIT)
         self.block.emit(self._row_loads(), 0, names)
         rows = RowWriter(self.block, self.indices, reduced, self.position)
         for phase in self.block.body.phases:
             self._stores(phase.row, 0, names)
             if phase.loop:
                 rows.write(phase, names)
-
-    def _early_loads(self) -> list[Value]:
-        """Returns what is loaded before the kernel before has ended: blocks of large inputs that the
-        graph never writes, such as the weights that one row is multiplied by."""
-        at, program = self.block.addressing, self.block.program
-        first, buffers = self.block.body.phases[0], program.buffers
-        stores = () if self.tile.looped else (*first.reductions, *first.stores)
-        loads = [
-            load
-            for load in topological(loads_of(value for s in stores for value in s.roots))
-            if load.name == "load"
-            and buffers[load.buffer].kind is BufferKind.INPUT
-            and at.axes(load.variables) == self.tile.axes
-            and not any(True for index in load.indices() for _ in index.indirect_values())
-            and _is_large(buffers[load.buffer])
-        ]
-        if not loads:
-            return []
-        written = {buffers[name].storage for node in program.nodes for name in node.writes}
-        return [load for load in loads if buffers[load.buffer].storage not in written]
 
     def _row_loads(self) -> list[Value]:
         """Returns what is loaded once a row for after its reductions, a bias or a residual: these
@@ -165,12 +133,6 @@ class TritonKernelWriter:
             block.out.line("tl.debug_barrier()")
         for store in stores:
             block.store(store, names, self.tile.outer)
-
-
-def _is_large(buffer: Buffer) -> bool:
-    """Returns whether loading a buffer early can be worth its registers."""
-    size = nbytes(buffer)
-    return isinstance(size, int) and size >= EARLY_BYTES
 
 
 def kernel_of(

@@ -20,9 +20,6 @@ from inductor_backend.runtime.cuda.interpreter import blocks_of_program, interpr
 #: What stands above a kernel in a generated module: a new line, and the user's lines.
 _COMMENTS = re.compile(r"\A\s*(?:#.*\n)*")
 
-#: The statement of a kernel that waits for the one before. A kernel without it waits first of all.
-WAIT = "wait_for_last_kernel()"
-
 #: The compute capability from which on kernels can wait for the one before by themselves.
 OVERLAPPING = 90
 
@@ -265,10 +262,9 @@ def function_of(kernel: Kernel, overlaps: bool = False) -> Any:
     from inductor_backend.runtime.cuda import device_functions  # heavy: triton
 
     file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
-    if not overlaps:
-        text = text.replace(f"    {WAIT}\n", "")
-    elif WAIT not in text:
-        text = re.sub(rf"(?m)^def {kernel.name}\(.*\):\n", rf"\g<0>    {WAIT}\n", text, count=1)
+    if overlaps:
+        head = rf"(?m)^def {kernel.name}\(.*\):\n"
+        text = re.sub(head, r"\g<0>    wait_for_last_kernel()\n", text, count=1)
     if interpreting():  # its loops want bounds that are Python's ints
         text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
         text = re.sub(
