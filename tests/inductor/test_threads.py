@@ -111,3 +111,53 @@ def test_running_statistics_move_once():
     torch.testing.assert_close(model.running_mean, other.running_mean)
     torch.testing.assert_close(model.running_var, other.running_var)
     assert model.num_batches_tracked == len(THREADS)
+
+
+class Layers(nn.Module):
+    def __init__(self, width, inner):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x):
+        return x + self.second(functional.gelu(self.first(x)))
+
+
+def convolutions(channels):
+    return nn.Sequential(
+        nn.Conv2d(channels, 2 * channels, 1, bias=False),
+        nn.BatchNorm2d(2 * channels),
+        nn.ReLU(),
+        nn.Conv2d(2 * channels, channels, 3, padding=1),
+        nn.Conv2d(channels, 4 * channels, 3, stride=2, groups=2),
+        nn.ReLU6(),
+    )
+
+
+MODELS = {
+    "few rows": (lambda: Layers(768, 1024), (1, 5, 768)),
+    "64 rows": (lambda: Layers(192, 768), (1, 64, 192)),
+    "128 rows": (lambda: Layers(256, 1000), (1, 128, 256)),
+    "197 rows": (lambda: Layers(200, 333), (1, 197, 200)),
+    "3,000 rows": (lambda: Layers(64, 96), (2, 1501, 64)),
+    "small images": (lambda: convolutions(96), (3, 96, 9, 7)),
+    "images": (lambda: convolutions(32), (2, 32, 41, 39)),
+    "narrow": (lambda: convolutions(20), (2, 20, 15, 15)),
+}
+
+
+@pytest.mark.parametrize("freeze", (False, True), ids=("default", "frozen"))
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_on_any_number_of_threads(name, freeze):
+    make, sizes = MODELS[name]
+    torch.manual_seed(0)
+    model, x = make().eval(), torch.randn(sizes)
+    with torch.no_grad():
+        compiled = tracer_core.compile(model, options={"freeze": freeze})
+        results = []
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            results.append(compiled(x))
+            assert torch.equal(results[-1], compiled(x))
+        want = model.double()(x.double()).float()
+    for result in results:
+        torch.testing.assert_close(result, want, rtol=2e-5, atol=2e-5)

@@ -148,20 +148,6 @@ static void store_zeros(const Product& p) {
 
 static thread_local Scratch packed_a;
 
-// Rows that a task takes of each chunk of columns, so that the last thread ends soonest. A task packs its columns, which
-// takes about as long as PACKED_ROWS rows.
-#define PACKED_ROWS 16
-static int64_t rows_of_task(int64_t rows, int64_t chunks, int64_t threads) {
-    int64_t best = rows, least = INT64_MAX;
-    for (int64_t parts = 1; parts <= 4 * threads; parts++) {
-        const int64_t part = ((rows + parts - 1) / parts + MB - 1) / MB * MB, tasks = chunks * ((rows + part - 1) / part);
-        const int64_t time = (tasks + threads - 1) / threads * (part + PACKED_ROWS);
-        if (time < least) best = part, least = time;
-        if (part <= MB) break;
-    }
-    return best;
-}
-
 static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
     if (p.K == 0) return store_zeros(p);
@@ -172,7 +158,7 @@ static void multiply(const Product& p) {
     float* memory = packed ? packed_a.get((size_t)((step + MB) * deep)) : nullptr;
     for (int64_t m0 = 0; m0 < p.M; m0 += step) {
         const int64_t rows = p.M - m0 < step ? p.M - m0 : step;
-        const int64_t part = rows_of_task(rows, chunks, threads), parts = (rows + part - 1) / part;
+        const int64_t part = rows_of_task(rows, rows + MB, chunks, threads), parts = (rows + part - 1) / part;
         for (int64_t k0 = 0; k0 < p.K; k0 += deep) {
             const int64_t depth = p.K - k0 < deep ? p.K - k0 : deep;
 #pragma omp parallel num_threads(threads) if (threads > 1)

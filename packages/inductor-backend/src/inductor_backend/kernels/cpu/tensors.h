@@ -27,6 +27,20 @@ template <class Work> INLINE void share_out(int64_t tasks, int threads, const Wo
     }
 }
 
+// Rows, `most` at most, that a task takes of each chunk of columns, so that the last thread ends soonest. A task brings its
+// columns into the cache, which takes about as long as COLUMN_ROWS rows.
+#define COLUMN_ROWS 16
+INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t threads) {
+    int64_t best = rows < most ? rows : most, least = INT64_MAX;
+    for (int64_t parts = (rows + most - 1) / most, last = parts + 4 * threads; parts <= last; parts++) {
+        const int64_t part = ((rows + parts - 1) / parts + MB - 1) / MB * MB, tasks = chunks * ((rows + part - 1) / part);
+        const int64_t time = (tasks + threads - 1) / threads * (part + COLUMN_ROWS);
+        if (part <= most && time < least) best = part, least = time;
+        if (part <= MB) break;
+    }
+    return best;
+}
+
 // For sizes that a unit was not built for: the launcher raises (3: see runtime/cpp/launch.py).
 extern "C" __attribute__((visibility("default"))) int tc_error[2];
 INLINE void not_built() {
