@@ -142,6 +142,9 @@ MODELS = {
     "small images": (lambda: convolutions(96), (3, 96, 9, 7)),
     "images": (lambda: convolutions(32), (2, 32, 41, 39)),
     "narrow": (lambda: convolutions(20), (2, 20, 15, 15)),
+    "few tiles": (lambda: nn.Conv2d(256, 224, 3, padding=1), (1, 256, 7, 7)),
+    "some tiles": (lambda: nn.Conv2d(128, 160, 3, padding=1), (5, 128, 13, 11)),
+    "many tiles": (lambda: nn.Conv2d(64, 64, 3, padding=1), (2, 64, 57, 55)),
 }
 
 

@@ -41,6 +41,12 @@ INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t 
     return best;
 }
 
+// Elements, a multiple of LANES, of each of `rows` rows that a task takes where these are too few for the threads.
+INLINE int64_t share_of(int64_t row, int64_t rows, int64_t threads) {
+    const int64_t parts = threads > 1 && rows % threads && rows < 4 * threads ? 4 * threads / rows : 1, share = (row + parts - 1) / parts + !row;
+    return (share + LANES - 1) / LANES * LANES;
+}
+
 // For sizes that a unit was not built for: the launcher raises (3: see runtime/cpp/launch.py).
 extern "C" __attribute__((visibility("default"))) int tc_error[2];
 INLINE void not_built() {
