@@ -111,3 +111,83 @@ def test_running_statistics_move_once():
     torch.testing.assert_close(model.running_mean, other.running_mean)
     torch.testing.assert_close(model.running_var, other.running_var)
     assert model.num_batches_tracked == len(THREADS)
+
+
+class Layers(nn.Module):
+    def __init__(self, width, inner):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+
+    def forward(self, x):
+        return x + self.second(functional.gelu(self.first(x)))
+
+
+def convolutions(channels):
+    return nn.Sequential(
+        nn.Conv2d(channels, 2 * channels, 1, bias=False),
+        nn.BatchNorm2d(2 * channels),
+        nn.ReLU(),
+        nn.Conv2d(2 * channels, channels, 3, padding=1),
+        nn.Conv2d(channels, 4 * channels, 3, stride=2, groups=2),
+        nn.ReLU6(),
+    )
+
+
+MODELS = {
+    "few rows": (lambda: Layers(768, 1024), (1, 5, 768)),
+    "64 rows": (lambda: Layers(192, 768), (1, 64, 192)),
+    "128 rows": (lambda: Layers(256, 1000), (1, 128, 256)),
+    "197 rows": (lambda: Layers(200, 333), (1, 197, 200)),
+    "3,000 rows": (lambda: Layers(64, 96), (2, 1501, 64)),
+    "small images": (lambda: convolutions(96), (3, 96, 9, 7)),
+    "images": (lambda: convolutions(32), (2, 32, 41, 39)),
+    "narrow": (lambda: convolutions(20), (2, 20, 15, 15)),
+    "few tiles": (lambda: nn.Conv2d(256, 224, 3, padding=1), (1, 256, 7, 7)),
+    "some tiles": (lambda: nn.Conv2d(128, 160, 3, padding=1), (5, 128, 13, 11)),
+    "many tiles": (lambda: nn.Conv2d(64, 64, 3, padding=1), (2, 64, 57, 55)),
+}
+
+
+@pytest.mark.parametrize("freeze", (False, True), ids=("default", "frozen"))
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_on_any_number_of_threads(name, freeze):
+    make, sizes = MODELS[name]
+    torch.manual_seed(0)
+    model, x = make().eval(), torch.randn(sizes)
+    with torch.no_grad():
+        compiled = tracer_core.compile(model, options={"freeze": freeze})
+        results = []
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            results.append(compiled(x))
+            assert torch.equal(results[-1], compiled(x))
+        want = model.double()(x.double()).float()
+    for result in results:
+        torch.testing.assert_close(result, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(128, 3072, 768), (768, 1576, 192), (192, 1577, 768), (1576, 192, 100), (65, 5000, 130)],
+)
+def test_products_and_their_gradients(m, k, n):
+    torch.manual_seed(0)
+    layer, x, grad = nn.Linear(k, n), torch.randn(m, k), torch.randn(m, n)
+    compiled = tracer_core.compile(layer)
+
+    def run(function, x, grad):
+        x = x.clone().requires_grad_()
+        result = function(x)
+        return result.detach(), *torch.autograd.grad(result, (x, *layer.parameters()), grad)
+
+    runs = []
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        runs.append(run(compiled, x, grad))
+        assert all(map(torch.equal, runs[-1], run(compiled, x, grad)))
+    layer.double()
+    want = run(layer, x.double(), grad.double())
+    for results in runs:
+        for result, expected in zip(results, want, strict=True):
+            error = (result - expected).abs().max() / expected.abs().max()
+            assert error < 2e-6

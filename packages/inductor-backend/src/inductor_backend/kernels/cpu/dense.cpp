@@ -7,6 +7,7 @@
 #include "packed_weights.h"
 
 #define MAX_ROWS (1536 / LANES)  // rows of a tile of 24 KB
+#define MIN_SHARE 48             // rows of a thread that reads all weights
 
 static thread_local Scratch padded_input;
 
@@ -156,12 +157,12 @@ static void convolve(Conv conv, int64_t groups) {
     if (M == 0 || N == 0) return;
     const int64_t chunks = (N + PANEL - 1) / PANEL;
     const int threads = threads_for(M * N * conv.depth() * groups);
-    // enough tasks for all threads, rows as many as share a panel in L1
-    int64_t blocks = (M + MAX_ROWS - 1) / MAX_ROWS;
-    const bool rows_last = M <= MAX_ROWS;  // few rows: neighbours in time read neighbouring weights
-    if (!rows_last) blocks = (blocks + threads - 1) / threads * threads;
-    while (threads > 1 && groups * chunks * blocks < 2 * threads && M / (blocks + 1) >= MB) blocks++;
-    const int64_t step = (M + blocks - 1) / blocks, whole = whole_vectors(N) * conv.depth();
+    // Threads share the rows, as many at once as share a panel in L1. Where each would have so few that it waited for the
+    // panels, of which it reads all, threads share the columns: neighbours in time read the same or neighbouring weights.
+    const bool few = M <= MAX_ROWS, rows_last = few || M < MIN_SHARE * threads;
+    const int64_t blocks = ((M + MAX_ROWS - 1) / MAX_ROWS + threads - 1) / threads * threads;
+    const int64_t step = rows_last ? rows_of_task(M, MAX_ROWS, groups * chunks, threads) : (M + blocks - 1) / blocks;
+    const int64_t whole = whole_vectors(N) * conv.depth();
     const float* nothing = zeros(C);
     const int64_t rounds = (M + step - 1) / step, tasks = groups * chunks * rounds;
     const auto work = [&](int64_t task) {
@@ -175,7 +176,7 @@ static void convolve(Conv conv, int64_t groups) {
         one.e.move(group * N);
         one.tile_of(m0, M - m0 < step ? M - m0 : step, chunk * PANEL, nothing, tile);
     };
-    if (!rows_last) return share_out(tasks, threads, work);
+    if (!few) return share_out(tasks, threads, work);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
     for (int64_t task = 0; task < tasks; task++) work(task);
 }

@@ -3,13 +3,13 @@
 
 // ---- [N][C][taps] (strides given) to panels, group after group: see dense.cpp
 struct Source { const float* w; int64_t N, C, taps, sn, sc, st; };
-static void pack_vector(const Source& s, int64_t n0, int64_t lanes, float* panel, int64_t wide) {
-    const int64_t K = s.C * s.taps;
-    int64_t done = 0;
+// k: as the weights lie
+static void pack_vector(const Source& s, int64_t n0, int64_t lanes, float* panel, int64_t wide, int64_t first, int64_t end) {
+    int64_t done = first;
     // dense rows, in the order (channel, tap) or (tap, channel)
     const bool by_channel = s.st == 1 && s.sc == s.taps, by_tap = s.sc == 1 && (s.taps == 1 || s.st == s.C);
     if (lanes == LANES && (by_channel || by_tap))
-        for (; done + LANES <= K; done += LANES) {
+        for (; done + LANES <= end; done += LANES) {
             V rows[LANES];
             UNROLL for (int i = 0; i < LANES; i++) rows[i] = load(s.w + (n0 + i) * s.sn + done);
             transpose(rows);
@@ -18,10 +18,10 @@ static void pack_vector(const Source& s, int64_t n0, int64_t lanes, float* panel
                 put(panel + at * wide, rows[i]);
             }
         }
-    for (int64_t c = 0; c < s.C; c++)
+    for (int64_t c = 0; c < s.C && done < end; c++)
         for (int64_t t = 0; t < s.taps; t++) {
             const int64_t k = by_tap ? t * s.C + c : c * s.taps + t;
-            if (k < done) continue;
+            if (k < done || k >= end) continue;
             float* to = panel + (t * s.C + c) * wide;
             for (int64_t j = 0; j < LANES; j++) to[j] = j < lanes ? s.w[(n0 + j) * s.sn + c * s.sc + t * s.st] : 0.0f;
         }
@@ -29,14 +29,15 @@ static void pack_vector(const Source& s, int64_t n0, int64_t lanes, float* panel
 static void pack(const Source& all, int64_t groups, float* out) {
     const int64_t N = all.N / groups, K = all.C * all.taps, vectors = (N + LANES - 1) / LANES;
     const int threads = threads_for(all.N * K);
+    const int64_t step = share_of(K, groups * vectors, threads), parts = (K + step - 1) / step;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t task = 0; task < groups * vectors; task++) {
-        const int64_t group = task / vectors, n = task % vectors * LANES, n0 = n / PANEL * PANEL;
+    for (int64_t task = 0; task < groups * vectors * parts; task++) {
+        const int64_t group = task / parts / vectors, n = task / parts % vectors * LANES, n0 = n / PANEL * PANEL, k = task % parts * step;
         Source s = all;
         s.w += group * N * s.sn;
         const int64_t columns = N - n0 < PANEL ? N - n0 : PANEL, wide = whole_vectors(columns);
         float* panel = out + group * whole_vectors(N) * K + n0 * K;
-        pack_vector(s, n, N - n < LANES ? N - n : LANES, panel + (n - n0), wide);
+        pack_vector(s, n, N - n < LANES ? N - n : LANES, panel + (n - n0), wide, k, K - k < step ? K : k + step);
     }
 }
 EXPORT void run_pack(const int64_t* a) {  // w, out, N, C, taps, strides of the three, groups

@@ -27,6 +27,31 @@ template <class Work> INLINE void share_out(int64_t tasks, int threads, const Wo
     }
 }
 
+// Rows, `most` at most, that a task takes of each chunk of columns, so that the last thread ends soonest; least: when, in
+// rows. A task brings its columns into the cache, which takes about as long as `extra` rows.
+#define COLUMN_ROWS 16
+INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t threads, int64_t extra, int64_t& least) {
+    int64_t best = rows < most ? rows : most;
+    least = INT64_MAX;
+    for (int64_t parts = (rows + most - 1) / most, last = parts + 4 * threads; parts <= last; parts++) {
+        const int64_t part = ((rows + parts - 1) / parts + MB - 1) / MB * MB, tasks = chunks * ((rows + part - 1) / part);
+        const int64_t time = (tasks + threads - 1) / threads * (part + extra);
+        if (part <= most && time < least) best = part, least = time;
+        if (part <= MB) break;
+    }
+    return best;
+}
+INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t threads) {
+    int64_t least;
+    return rows_of_task(rows, most, chunks, threads, COLUMN_ROWS, least);
+}
+
+// Elements, a multiple of LANES, of each of `rows` rows that a task takes where these are too few for the threads.
+INLINE int64_t share_of(int64_t row, int64_t rows, int64_t threads) {
+    const int64_t parts = threads > 1 && rows % threads && rows < 4 * threads ? 4 * threads / rows : 1, share = (row + parts - 1) / parts + !row;
+    return (share + LANES - 1) / LANES * LANES;
+}
+
 // For sizes that a unit was not built for: the launcher raises (3: see runtime/cpp/launch.py).
 extern "C" __attribute__((visibility("default"))) int tc_error[2];
 INLINE void not_built() {

@@ -113,11 +113,17 @@ EXPORT void run_winograd(const int64_t* a) {
     const int threads = threads_for(T * POSITIONS * N * C);
     int64_t most = TILE_BYTES / 4 / POSITIONS / (C + PANEL) / MB * MB;
     most = most < MB ? MB : most < MAX_TILES ? most : MAX_TILES;
-    int64_t rounds = (T + most - 1) / most;
-    // tasks of equal size, as many as threads can share; few tiles: threads share the columns, and each weight is read once
-    const bool by_columns = rounds < threads && T <= most && panels >= threads;
-    if (!by_columns && T >= threads * MB) rounds = (rounds + threads - 1) / threads * threads;
-    const int64_t step = (T + rounds - 1) / rounds, parts = by_columns ? threads : 1, share = (panels + parts - 1) / parts * PANEL;
+    int64_t rounds = (T + most - 1) / most, parts = 1;
+    // tasks of equal size, as many as threads can share; few tiles: threads share the columns too, and read fewer weights
+    const bool few = rounds < threads;
+    if (!few && T >= threads * MB) rounds = (rounds + threads - 1) / threads * threads;
+    int64_t step = (T + rounds - 1) / rounds;
+    for (int64_t p = 1, least = INT64_MAX; few && p <= panels; p++) {
+        const int64_t tiles = rows_of_task(T, most, p, threads), tasks = (T + tiles - 1) / tiles * p;
+        const int64_t time = (tasks + threads - 1) / threads * (tiles + COLUMN_ROWS) * ((panels + p - 1) / p);
+        if (time < least) step = tiles, parts = p, least = time;
+    }
+    const int64_t share = (panels + parts - 1) / parts * PANEL;
     rounds = (T + step - 1) / step;
     const float* nothing = zeros(C);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
@@ -128,8 +134,8 @@ EXPORT void run_winograd(const int64_t* a) {
 }
 
 // w, out, N, C, strides of n, c and tap. [N][C][3][3] to panels; lanes along n.
-static void pack_lanes(const float* w, int64_t C, int64_t sn, int64_t sc, int64_t st, float* to, int64_t wide) {
-    for (int64_t c = 0; c < C; c++) {
+static void pack_lanes(const float* w, int64_t C, int64_t first, int64_t end, int64_t sn, int64_t sc, int64_t st, float* to, int64_t wide) {
+    for (int64_t c = first; c < end; c++) {
         V g[3][3], t[4][3];
         UNROLL for (int i = 0; i < 9; i++)
             for (int l = 0; l < LANES; l++) g[i / 3][i % 3][l] = w[l * sn + c * sc + i * st];
@@ -152,9 +158,10 @@ EXPORT void pack_winograd(const int64_t* a) {
     float* out = (float*)a[1];
     const int64_t N = a[2], C = a[3];
     const int threads = threads_for(N * C * POSITIONS);
+    const int64_t vectors = N / LANES, step = share_of(C, vectors, threads), parts = (C + step - 1) / step;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t n = 0; n < N; n += LANES) {
-        const int64_t n0 = n / PANEL * PANEL, wide = N - n0 < PANEL ? N - n0 : PANEL;
-        pack_lanes(w + n * a[4], C, a[4], a[5], a[6], out + n0 * POSITIONS * C + (n - n0), wide);
+    for (int64_t task = 0; task < vectors * parts; task++) {
+        const int64_t n = task / parts * LANES, n0 = n / PANEL * PANEL, wide = N - n0 < PANEL ? N - n0 : PANEL, c = task % parts * step;
+        pack_lanes(w + n * a[4], C, c, C - c < step ? C : c + step, a[4], a[5], a[6], out + n0 * POSITIONS * C + (n - n0), wide);
     }
 }
