@@ -134,7 +134,7 @@ def test_some_gradients_of_a_convolution(dtype):
 
 def test_frozen_weights_are_converted_once():
     torch.manual_seed(0)
-    net, x = nn.Linear(64, 128).bfloat16().eval(), torch.randn(40, 64).bfloat16()
+    net, x = nn.Linear(64, 128).bfloat16().eval(), torch.randn(80, 64).bfloat16()
     with torch.no_grad():
         fast = tracer_core.compile(net, options={"freeze": True})
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_frozen_weights_are_converted_once():
 
 def dtypes_of_operands(dtype):
     """Of the operands that the rewritten graph of ``a @ b`` multiplies."""
-    a, b = torch.randn(40, 32, dtype=dtype), torch.randn(32, 16, dtype=dtype)
+    a, b = torch.randn(80, 32, dtype=dtype), torch.randn(32, 16, dtype=dtype)
     c = compiled(lambda a, b: a @ b, a, b).compilation
     graph = float32_compute.with_float32_compute(c.gm, c.spec).graph
     (matmul,) = [node for node in graph.nodes if "mm" in str(node.target)]

@@ -46,7 +46,7 @@ OWN_ROWS = 1024
 KN_ROWS = 3
 #: With more rows than this, copies of 16-bit weights in float32 pay (where the processor multiplies no
 #: 16-bit floats).
-FEW_ROWS = 32
+FEW_ROWS = 48
 #: The forms of matmuls with few rows of 16-bit floats.
 FEW_ROWS_FORMS = {torch.bfloat16: "few_rows_bf16", torch.float16: "few_rows_half"}
 #: Below this many multiplications call overhead dominates, and ATen's is the lowest.
