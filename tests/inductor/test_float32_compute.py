@@ -134,7 +134,7 @@ def test_some_gradients_of_a_convolution(dtype):
 
 def test_frozen_weights_are_converted_once():
     torch.manual_seed(0)
-    net, x = nn.Linear(64, 128).bfloat16().eval(), torch.randn(40, 64).bfloat16()
+    net, x = nn.Linear(64, 128).bfloat16().eval(), torch.randn(80, 64).bfloat16()
     with torch.no_grad():
         fast = tracer_core.compile(net, options={"freeze": True})
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_frozen_weights_are_converted_once():
 
 def dtypes_of_operands(dtype):
     """Of the operands that the rewritten graph of ``a @ b`` multiplies."""
-    a, b = torch.randn(8, 32, dtype=dtype), torch.randn(32, 16, dtype=dtype)
+    a, b = torch.randn(80, 32, dtype=dtype), torch.randn(32, 16, dtype=dtype)
     c = compiled(lambda a, b: a @ b, a, b).compilation
     graph = float32_compute.with_float32_compute(c.gm, c.spec).graph
     (matmul,) = [node for node in graph.nodes if "mm" in str(node.target)]
@@ -179,25 +179,3 @@ def test_under_autocast(train):
         for ours, theirs in zip(*gradients, strict=True):
             largest = theirs.abs().max().item()
             torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2 * largest)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("bias", [True, False])
-def test_one_row_reads_its_weights_once(dtype, bias):
-    """A token of a language model: the weights are not copied to float32 in each call."""
-    torch.manual_seed(0)
-    layer = nn.Linear(256, 512, bias=bias).to(dtype)
-
-    def widened(x):
-        lowered = compiled(lambda x: F.silu(layer(x)), x, until="lower").lowered
-        graph = float32_compute.with_float32_compute(lowered.graph, lowered.spec).graph
-        copies = graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default)
-        return any(copy.meta["val"].numel() == 256 * 512 for copy in copies)
-
-    fast = tracer_core.compile(lambda x: F.silu(layer(x)))
-    with torch.no_grad():
-        for rows in (1, 3, 1):
-            x = torch.randn(rows, 256).to(dtype)
-            exact = F.silu(F.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None))  # fmt: skip
-            assert_as_accurate(fast(x), F.silu(layer(x)), exact)
-    assert not widened(torch.randn(1, 256).to(dtype)) and widened(torch.randn(3, 256).to(dtype))

@@ -15,7 +15,7 @@ from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.size_source import size_expression
 from inductor_backend.kernels import attention, conv1x1, packed_weights, winograd
 from inductor_backend.kernels.packed_ops import geometry, name_of
-from inductor_backend.kernels.selection import Operand, is_last_only
+from inductor_backend.kernels.selection import FEW_ROWS_FORMS, Operand, is_last_only
 from inductor_backend.kernels.small_gemm import EPILOGUES, form
 
 #: The number of a matrix, in the text of a call whose form has this name.
@@ -80,6 +80,18 @@ def _linear(call: NativeCall) -> Launch:
         ldw,
     ]
     return "run_linear", [*operands, *_after_operands(call)]
+
+
+def _few_rows(call: NativeCall) -> Launch:
+    *bias, a, b = call.node.args
+    row, column = b.layout.strides
+    layout, ldw = (0, column) if row == 1 else (1, row)
+    operands: list[str | Expr] = [call.address(a), *a.layout.strides, call.address(b), ldw, layout]
+    (m, k), n = a.layout.sizes, b.layout.sizes[1]
+    added = call.addresses(bias[0] if bias else None)
+    numbers = [call.address(call.result), n, m, n, k, *added, EPILOGUES[call.node.epilogue]]
+    dtype = call.program.buffers[a.buffer].dtype
+    return f"run_{FEW_ROWS_FORMS[dtype]}", [*operands, *numbers]
 
 
 def _blocked(call: NativeCall) -> Launch:
@@ -223,6 +235,7 @@ def _attention(call: NativeCall) -> Launch:
 NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "batch": _batch,
     "blocked": _blocked,
+    **dict.fromkeys(FEW_ROWS_FORMS.values(), _few_rows),
     "winograd_planes": _winograd,
     "conv1x1": _conv1x1,
     "aten.mm.default": _linear,

@@ -43,6 +43,13 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
         ("convolution_backward", "unfold", *_GEMM),
         {"run_convolution_backward_input": 21, "run_convolution_backward_weight": 21},
     ),
+    **{
+        f"few_rows_{name}": (
+            (f"few_rows WEIGHT=tc_{name} RUN=run_few_rows_{name}", "epilogues"),
+            {f"run_few_rows_{name}": 13},
+        )
+        for name in ("bf16", "half")
+    },
     "rng": (("rng",), {"run_bernoulli": 4}),
     "pack": (
         ("pack",),

@@ -21,6 +21,7 @@ from inductor_backend.kernels import (
     collectives,
     conv1x1,
     linear_algebra,
+    native,
     packed_ops,
     packed_weights,
     rng,
@@ -29,6 +30,7 @@ from inductor_backend.kernels import (
     winograd,
 )
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.torch_private import multiplies_16_bits
 from tracer_core.plugin_api import operators
 
 __all__ = ["FALLBACKS", "RULES", "KernelChoice", "Operand", "aten_choice", "best"]
@@ -42,6 +44,11 @@ BLOCKED_ROWS = 64
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
 KN_ROWS = 3
+#: With more rows than this, copies of 16-bit weights in float32 pay (where the processor multiplies no
+#: 16-bit floats).
+FEW_ROWS = 48
+#: The forms of matmuls with few rows of 16-bit floats.
+FEW_ROWS_FORMS = {torch.bfloat16: "few_rows_bf16", torch.float16: "few_rows_half"}
 #: Below this many multiplications call overhead dominates, and ATen's is the lowest.
 SMALL_MATMUL = 200_000
 
@@ -154,6 +161,20 @@ def _all_float32(*operands: Operand | None) -> bool:
     return all(o is None or o.dtype == torch.float32 for o in operands)
 
 
+def _is_widened(m: int, bias: Operand | None, a: Operand, b: Operand) -> bool:
+    """Returns whether the matmul is one of few rows of 16-bit floats that the processor does not
+    multiply."""
+    alike = all(operand is None or operand.dtype == a.dtype for operand in (bias, b))
+    return (
+        alike
+        and a.dtype in FEW_ROWS_FORMS
+        and m <= FEW_ROWS
+        and 1 in b.strides
+        and native.lanes() > 4
+        and not multiplies_16_bits(a.dtype)
+    )
+
+
 def _dense_rows(operand: Operand) -> bool:
     return bool(operand.strides[-1] == 1)
 
@@ -181,11 +202,15 @@ def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Kern
 def _matmul(
     target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]
 ) -> KernelChoice:
+    suffix = "addmm" if bias is not None else "mm"
+    m, k = (hint(size) for size in a.sizes)
+    if _is_widened(m, bias, a, b):
+        reason = f"{m} rows: weights are read once and widened in registers"
+        form = FEW_ROWS_FORMS[a.dtype]
+        return KernelChoice(target, "", KernelKind.NATIVE, reason, _EPILOGUES, form=form)
     if not _all_float32(bias, a, b):
         return aten_choice(target, "not float32")
-    m, k = (hint(size) for size in a.sizes)
     n = hint(b.sizes[1])
-    suffix = "addmm" if bias is not None else "mm"
     if 1 in a.strides and 1 in b.strides and _blocked_is_faster(m, k, n):
         return _native(
             f"blocked_{suffix}", f"{m} rows: operands are packed block by block", "blocked"

@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.ir.graph_meta import OF_STORED_VALUES
 from inductor_backend.passes.attention import FLASH
-from inductor_backend.passes.frozen_rewrites import put
+from inductor_backend.passes.frozen_rewrites import is_widened, put
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from inductor_backend.torch_private import multiplies_16_bits
 from tracer_core.plugin_api import CompileSpec
@@ -32,7 +32,7 @@ def with_float32_compute(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.f
         return gm
     editor = Editor(copy_of(gm), ())
     for node in list(editor.graph.nodes):
-        if node.target in _RULES and _dtype(node) in slow and not _reads_rows_once(node):
+        if node.target in _RULES and _dtype(node) in slow and not is_widened(node):
             _RULES[node.target](editor, node)
     return editor.gm
 
@@ -47,15 +47,6 @@ def _dtype(node: Node) -> torch.dtype | None:
         and not (node.target is _FLASH_BACKWARD and source is node.args[5])  # logsumexp is float32
     }
     return dtypes.pop() if len(dtypes) == 1 else None
-
-
-def _reads_rows_once(node: Node) -> bool:
-    """Returns whether a matmul is one row times the rows of a weight: ATen's kernel for that widens
-    numbers as it reads them (twice as fast as float32 copies of them, measured with AVX2)."""
-    if node.target not in (aten.mm.default, aten.addmm.default):
-        return False
-    a, b = (source.meta["val"] for source in node.args[-2:])  # type: ignore[union-attr]
-    return bool(a.shape[0] == 1 and b.stride(0) == 1 and b.shape[0] > 1)
 
 
 def _in_float32(editor: Editor, node: Node) -> Node:

@@ -15,7 +15,7 @@ import torch
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import packed_ops
 from inductor_backend.kernels.packed_weights import Geometry, for_result, is_fast
-from inductor_backend.kernels.selection import BLOCKED_ROWS
+from inductor_backend.kernels.selection import BLOCKED_ROWS, FEW_ROWS_FORMS, MATMULS, Operand, best
 from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
@@ -155,6 +155,21 @@ def put(editor: Editor, old: Node, new: Node) -> None:
     editor.graph.erase_node(old)
 
 
+def is_widened(node: Node) -> bool:
+    """Returns whether a matmul of few rows of 16-bit floats has a kernel that widens them as it reads
+    them."""
+    if node.target not in MATMULS or node.kwargs:
+        return False
+    values: list[torch.Tensor] = [source.meta["val"] for source in node.all_input_nodes]
+    if node.args != tuple(node.all_input_nodes):  # one tensor twice
+        return False
+    numbers = ((tuple(map(hint, v.shape)), tuple(map(hint, v.stride())), v.dtype) for v in values)
+    return (
+        best(node.target, [Operand(*parts) for parts in numbers], hint).form
+        in FEW_ROWS_FORMS.values()
+    )
+
+
 def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     """Inserts a packed operator before `like`, with the fake value of `like`."""
     with editor.graph.inserting_before(like):
@@ -243,6 +258,8 @@ def _matmul(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | Non
     x, matrix = _tensor(a), _tensor(b)
     if x is None or matrix is None or not editor.is_constant(b, bias) or editor.is_constant(a):
         return None
+    if is_widened(node):
+        return _unpacked(editor, node, bias, a, b)
     k, n = (int(size) for size in matrix.shape)
     if not _float32(a, b, bias) or hint(x.shape[0]) * k * n < SMALL_MATMUL or k < 16 or n < 8:
         return None

@@ -112,8 +112,8 @@ def _refusal(program: LoopProgram, sizes: SizeVars, node: ExternNode, user: Loop
     choice = choice_of(program, node, sizes)
     if choice.kind is not KernelKind.NATIVE or store.value.name not in choice.epilogues:
         return f"the matmul is not ours, or does not know it ({choice.reason})"
-    if store.value.dtype != torch.float32 or target.dtype != torch.float32:
-        return "not float32"
+    if store.value.dtype != torch.float32 or target.dtype != source.dtype:
+        return "another dtype"
     if (
         target.name in program.output_names
         or target.kind.value != "temp"

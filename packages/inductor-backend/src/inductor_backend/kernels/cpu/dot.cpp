@@ -1,27 +1,6 @@
 // Weights as nn.Linear keeps them times a few rows: see gemm.h.
 #include "gemm.h"
 
-typedef float V4 __attribute__((vector_size(16)));
-typedef float V4U __attribute__((vector_size(16), aligned(4), may_alias));
-
-INLINE V4 fold(V a) {
-#if LANES == 16
-    typedef float V8 __attribute__((vector_size(32)));
-    V8 h = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
-    return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
-#elif LANES == 8
-    return __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
-#else
-    return a;
-#endif
-}
-// the sums over the lanes of four vectors
-INLINE V4 sum4(V a, V b, V c, V d) {
-    V4 p = fold(a), q = fold(b), r = fold(c), s = fold(d);
-    V4 pq = __builtin_shufflevector(p, q, 0, 1, 4, 5) + __builtin_shufflevector(p, q, 2, 3, 6, 7);
-    V4 rs = __builtin_shufflevector(r, s, 0, 1, 4, 5) + __builtin_shufflevector(r, s, 2, 3, 6, 7);
-    return __builtin_shufflevector(pq, rs, 0, 2, 4, 6) + __builtin_shufflevector(pq, rs, 1, 3, 5, 7);
-}
 // R rows of x against C rows of w; the first `ahead` (0, 2 or 4) of the rows from `next` on are fetched into L2 meanwhile
 template <int R, int C>
 static NOINLINE void dot_block(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K, float* tile, const float* next,

@@ -48,6 +48,7 @@ INLINE V load_some(const float* p, int64_t count) {
 INLINE void put_some(float* p, V v, int64_t count) { memcpy(p, &v, count * 4); }
 #endif
 INLINE V same(float v) { return v - V{}; }
+
 // The value stays in a register from here on: left to itself GCC loads operands again for every multiplication, and
 // then the two loads a multiplication bound the speed (measured: 45 GFLOP/s instead of 100 on one core).
 #if defined(__AVX512F__)
@@ -116,6 +117,56 @@ INLINE V shuffled(V a, I from) { return __builtin_shuffle(a, from); }
 INLINE V shuffled(V a, V b, I from) { return __builtin_shuffle(a, b, from); }
 #endif
 
+// Half (0 or 1) of 2 * LANES floats of 16 bits, widened: those at even places and those at odd ones of bfloat16, the first and the
+// last of float16. `in_order` undoes that.
+struct tc_bf16;
+struct tc_half;
+typedef I IU __attribute__((aligned(2), may_alias));
+INLINE V widened(const tc_bf16* p, int half) {
+    const I pairs = *(const IU*)p;
+    return (V)(half ? pairs & (int32_t)0xffff0000 : pairs << 16);
+}
+INLINE void in_order(const tc_bf16*, V& a, V& b) {
+    I lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i / 2 + i % 2 * LANES;
+    const V low = shuffled(a, b, lane);
+    b = shuffled(a, b, lane + LANES / 2);
+    a = low;
+}
+#if defined(__AVX512F__) && LANES == 16
+typedef int16_t S __attribute__((vector_size(32)));
+INLINE V from_half(S v) { return __builtin_ia32_vcvtph2ps512_mask(v, V{}, 0xffff, 4); }
+#elif defined(__F16C__) && LANES == 8
+typedef int16_t S __attribute__((vector_size(16)));
+INLINE V from_half(S v) { return __builtin_ia32_vcvtph2ps256(v); }
+#endif
+#if defined(__F16C__) && LANES >= 8
+typedef S SU __attribute__((aligned(2), may_alias));
+INLINE V widened(const tc_half* p, int half) { return from_half(((const SU*)p)[half]); }
+INLINE void in_order(const tc_half*, V&, V&) {}
+#endif
+
+typedef float V4 __attribute__((vector_size(16)));
+typedef float V4U __attribute__((vector_size(16), aligned(4), may_alias));
+
+INLINE V4 fold(V a) {
+#if LANES == 16
+    typedef float V8 __attribute__((vector_size(32)));
+    V8 h = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+    return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
+#elif LANES == 8
+    return __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#else
+    return a;
+#endif
+}
+// the sums over the lanes of four vectors
+INLINE V4 sum4(V a, V b, V c, V d) {
+    V4 p = fold(a), q = fold(b), r = fold(c), s = fold(d);
+    V4 pq = __builtin_shufflevector(p, q, 0, 1, 4, 5) + __builtin_shufflevector(p, q, 2, 3, 6, 7);
+    V4 rs = __builtin_shufflevector(r, s, 0, 1, 4, 5) + __builtin_shufflevector(r, s, 2, 3, 6, 7);
+    return __builtin_shufflevector(pq, rs, 0, 2, 4, 6) + __builtin_shufflevector(pq, rs, 1, 3, 5, 7);
+}
 // LANES vectors turned round: log2(LANES) stages of block swaps
 INLINE void transpose(V* a) {
     I lane;
