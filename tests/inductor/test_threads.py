@@ -164,30 +164,3 @@ def test_layers_on_any_number_of_threads(name, freeze):
         want = model.double()(x.double()).float()
     for result in results:
         torch.testing.assert_close(result, want, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("m", "k", "n"),
-    [(128, 3072, 768), (768, 1576, 192), (192, 1577, 768), (1576, 192, 100), (65, 5000, 130)],
-)
-def test_products_and_their_gradients(m, k, n):
-    torch.manual_seed(0)
-    layer, x, grad = nn.Linear(k, n), torch.randn(m, k), torch.randn(m, n)
-    compiled = tracer_core.compile(layer)
-
-    def run(function, x, grad):
-        x = x.clone().requires_grad_()
-        result = function(x)
-        return result.detach(), *torch.autograd.grad(result, (x, *layer.parameters()), grad)
-
-    runs = []
-    for threads in THREADS:
-        torch.set_num_threads(threads)
-        runs.append(run(compiled, x, grad))
-        assert all(map(torch.equal, runs[-1], run(compiled, x, grad)))
-    layer.double()
-    want = run(layer, x.double(), grad.double())
-    for results in runs:
-        for result, expected in zip(results, want, strict=True):
-            error = (result - expected).abs().max() / expected.abs().max()
-            assert error < 2e-6

@@ -9,7 +9,6 @@
 #define DEPTH 320            // rows of a panel: measured, 128 loses 5 %, 384 wins nothing more
 #define A_FLOATS (1 << 20)   // of `a` at once
 #define MAX_DEPTH 4096      // of it
-#define B_FLOATS (4 << 20)   // of b, where all its columns are packed first
 
 struct Side { const float* data; int64_t rows, columns; };  // its strides
 
@@ -69,13 +68,13 @@ static void pack_b(const Side& b, int64_t columns, int64_t K, float* panel) {
     for (; n < NC; n++)
         for (int64_t k = 0; k < K; k++) panel[k * NC + n] = n < columns ? b.data[n * b.columns + k] : 0.0f;
 }
-// rows [m, m + rows) of `a` (its columns dense), [rows / MB][k][MB]: each k is one piece of a dense column; K of `depth`
-static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, int64_t depth, float* to) {
-    const int64_t size = MB * depth;
+// rows [m, m + rows) of `a` (its columns dense), [rows / MB][k][MB]: each k is one piece of a dense column
+static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, float* to) {
+    const int64_t size = MB * K;
     int64_t m = 0;
     for (; m + 8 * MB <= rows; m += 8 * MB) {  // three cache lines of a column
         const float* from = a + m;
-        float* panel = to + m * depth;
+        float* panel = to + m * K;
         for (int64_t k = 0; k + 1 < K; k++, from += lda, panel += MB)
             UNROLL for (int i = 0; i < 8; i++) {  // two floats too many: the next k, or the next panel, writes them again
                 typedef float V8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -87,7 +86,7 @@ static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, int64_t
     for (; m < rows; m += MB) {
         const int64_t count = rows - m < MB ? rows - m : MB;
         for (int64_t k = 0; k < K; k++)
-            for (int64_t i = 0; i < MB; i++) to[m * depth + k * MB + i] = i < count ? a[k * lda + m + i] : 0.0f;
+            for (int64_t i = 0; i < MB; i++) to[m * K + k * MB + i] = i < count ? a[k * lda + m + i] : 0.0f;
     }
 }
 
@@ -107,19 +106,14 @@ struct Product {
             UNROLL for (int j = 0; j < NC; j += LANES) put(c + j, load(c + j) + load(r + j));
         }
     }
-    void pack(int64_t n0, int64_t k, int64_t depth, float* panel) const {
-        pack_b({b.data + k * b.rows + n0 * b.columns, b.rows, b.columns}, N - n0 < NC ? N - n0 : NC, depth, panel);
-    }
     // rows [m0, m0 + rows) of columns [n0, n0 + 64): depth [k0, k0 + depth) of `a` at `at`
-    // shared: the columns, packed already (null: they are packed into `own`)
-    void chunk(const float* at, int64_t m0, int64_t rows, int64_t n0, int64_t k0, int64_t depth, bool packed, const float* shared, float* own) const {
+    void chunk(const float* at, int64_t m0, int64_t rows, int64_t n0, int64_t k0, int64_t depth, bool packed, float* panel) const {
         const int64_t columns = N - n0 < NC ? N - n0 : NC;
         alignas(64) float tile[MB * NC];
         const Cut cut(rows, MB);
         for (int64_t k = 0; k < depth; k += DEPTH) {
             const int64_t kc = depth - k < DEPTH ? depth - k : DEPTH;
-            if (!shared) pack(n0, k0 + k, kc, own);
-            const float* panel = shared ? shared + k * NC : own;
+            pack_b({b.data + (k0 + k) * b.rows + n0 * b.columns, b.rows, b.columns}, columns, kc, panel);
             const bool add = onto || k0 + k != 0, last = k0 + k + kc == K;
             for (int64_t i = 0, m = 0, count; m < rows; m += count, i++) {
                 count = packed ? (rows - m < MB ? rows - m : MB) : cut.at(i);
@@ -152,7 +146,7 @@ static void store_zeros(const Product& p) {
         }
 }
 
-static thread_local Scratch packed_a, packed_b;
+static thread_local Scratch packed_a;
 
 static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
@@ -164,37 +158,22 @@ static void multiply(const Product& p) {
     float* memory = packed ? packed_a.get((size_t)((step + MB) * deep)) : nullptr;
     for (int64_t m0 = 0; m0 < p.M; m0 += step) {
         const int64_t rows = p.M - m0 < step ? p.M - m0 : step;
-        int64_t alone, shared, part = rows_of_task(rows, rows + MB, chunks, threads, COLUMN_ROWS, alone);
-        // Threads first pack all columns, each a share of them, where that ends sooner than to pack those of each task.
-        const int64_t other = rows_of_task(rows, rows + MB, chunks, threads, COLUMN_ROWS / 8, shared);
-        const bool at_first = chunks * NC * deep <= B_FLOATS && (shared + (chunks * COLUMN_ROWS + threads - 1) / threads) * 20 < alone * 19;
-        float* columns = at_first ? packed_b.get((size_t)(chunks * NC * deep)) : nullptr;
-        if (columns) part = other;
-        const int64_t parts = (rows + part - 1) / part;
+        const int64_t part = rows_of_task(rows, rows + MB, chunks, threads), parts = (rows + part - 1) / part;
         for (int64_t k0 = 0; k0 < p.K; k0 += deep) {
             const int64_t depth = p.K - k0 < deep ? p.K - k0 : deep;
 #pragma omp parallel num_threads(threads) if (threads > 1)
             {
                 alignas(64) float panel[DEPTH * NC];
-                const int64_t pieces = (depth + DEPTH - 1) / DEPTH;
                 if (packed) {
-#pragma omp for collapse(2) schedule(static)
-                    for (int64_t m = 0; m < rows; m += 8 * MB)
-                        for (int64_t k = 0; k < depth; k += DEPTH)
-                            pack_a(p.a.data + m0 + m + (k0 + k) * p.a.columns, p.a.columns, rows - m < 8 * MB ? rows - m : 8 * MB, depth - k < DEPTH ? depth - k : DEPTH, depth, memory + m * depth + k * MB);
-                }
-                if (columns) {
 #pragma omp for schedule(static)
-                    for (int64_t i = 0; i < chunks * pieces; i++) {
-                        const int64_t n = i / pieces, k = i % pieces * DEPTH;
-                        p.pack(n * NC, k0 + k, depth - k < DEPTH ? depth - k : DEPTH, columns + (n * depth + k) * NC);
-                    }
+                    for (int64_t m = 0; m < rows; m += 8 * MB)
+                        pack_a(p.a.data + m0 + m + k0 * p.a.columns, p.a.columns, rows - m < 8 * MB ? rows - m : 8 * MB, depth, memory + m * depth);
                 }
 #pragma omp for schedule(dynamic, 1)
                 for (int64_t task = 0; task < chunks * parts; task++) {
                     const int64_t n0 = task / parts * NC, m = task % parts * part, count = rows - m < part ? rows - m : part;
                     const float* at = packed ? memory + m * depth : p.a.data + (m0 + m) * p.a.rows + k0;
-                    p.chunk(at, m0 + m, count, n0, k0, depth, packed, columns ? columns + n0 * depth : nullptr, panel);
+                    p.chunk(at, m0 + m, count, n0, k0, depth, packed, panel);
                 }
             }
         }

@@ -27,23 +27,18 @@ template <class Work> INLINE void share_out(int64_t tasks, int threads, const Wo
     }
 }
 
-// Rows, `most` at most, that a task takes of each chunk of columns, so that the last thread ends soonest; least: when, in
-// rows. A task brings its columns into the cache, which takes about as long as `extra` rows.
+// Rows, `most` at most, that a task takes of each chunk of columns, so that the last thread ends soonest. A task brings its
+// columns into the cache, which takes about as long as COLUMN_ROWS rows.
 #define COLUMN_ROWS 16
-INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t threads, int64_t extra, int64_t& least) {
-    int64_t best = rows < most ? rows : most;
-    least = INT64_MAX;
+INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t threads) {
+    int64_t best = rows < most ? rows : most, least = INT64_MAX;
     for (int64_t parts = (rows + most - 1) / most, last = parts + 4 * threads; parts <= last; parts++) {
         const int64_t part = ((rows + parts - 1) / parts + MB - 1) / MB * MB, tasks = chunks * ((rows + part - 1) / part);
-        const int64_t time = (tasks + threads - 1) / threads * (part + extra);
+        const int64_t time = (tasks + threads - 1) / threads * (part + COLUMN_ROWS);
         if (part <= most && time < least) best = part, least = time;
         if (part <= MB) break;
     }
     return best;
-}
-INLINE int64_t rows_of_task(int64_t rows, int64_t most, int64_t chunks, int64_t threads) {
-    int64_t least;
-    return rows_of_task(rows, most, chunks, threads, COLUMN_ROWS, least);
 }
 
 // Elements, a multiple of LANES, of each of `rows` rows that a task takes where these are too few for the threads.
