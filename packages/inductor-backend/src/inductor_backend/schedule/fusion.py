@@ -346,7 +346,7 @@ class Fusion:
         return most[False] > most[True]
 
     def _stores_across(self, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
-        """Returns whether a kernel's rows would be read along one dimension and stored along another
+        """Returns whether one of the loops reads rows along one dimension and stores them along another
         (normalized images that a convolution wants channels-last). A block of a row then stores
         element by element; a kernel without a reduction has blocks over both dimensions."""
         inner = [dim for dim, reduced in enumerate(domain.reduced) if reduced]
@@ -357,13 +357,14 @@ class Fusion:
                     flat = self.program.buffers[name].layout.flat(index)
                     yield {dim for dim in inner if flat.coefficient(dim) == 1}
 
-        stores = (store for node in nodes for store in node.stores if store.is_assignment)
-        stored = [dims for dims in along((n, s.index) for s in stores for n in s.buffers) if dims]
-        if not stored:
-            return False
-        loads = ((load.buffer, load.attr[1]) for node in nodes for load in node.loads())
-        read = set().union(*along(loads))
-        return bool(read) and any(read.isdisjoint(dims) for dims in stored)
+        for node in nodes:
+            stores = (store for store in node.stores if store.is_assignment)
+            stored = set().union(*along((n, s.index) for s in stores for n in s.buffers))
+            if stored:
+                read = set().union(*along((load.buffer, load.attr[1]) for load in node.loads()))
+                if read and read.isdisjoint(stored):
+                    return True
+        return False
 
     def _after_matmul(self, group: Group, node: LoopNode) -> Joined | FusionRefused:
         """Epilogue fusion: lets a node join a matmul's kernel only to compute with its elements."""

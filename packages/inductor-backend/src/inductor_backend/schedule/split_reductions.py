@@ -184,9 +184,22 @@ def _narrow(program: LoopProgram, node: LoopNode, sizes: SizeVars) -> int | None
             continue
         flats = [program.buffers[load.buffer].layout.flat(load.attr[1]) for load in node.loads()]
         reading = [flat for flat in flats if places <= flat.variables()]
-        if reading and all(flat.step(p) == 1 for flat in reading):
+        rows = (_is_dense([(flat.step(q), node.sizes[q]) for q in places]) for flat in reading)
+        if reading and all(flat.step(p) == 1 for flat in reading) and not any(rows):
             return p
     return None
+
+
+def _is_dense(loops: Sequence[tuple[Expr, Expr]]) -> bool:
+    """Returns whether loops, as (step, size), visit contiguous memory."""
+    if not all(isinstance(number, int) for loop in loops for number in loop):
+        return False
+    running = 1
+    for step, size in sorted(loops):
+        if step != running and size != 1:
+            return False
+        running *= size
+    return True
 
 
 def _around_narrow(
