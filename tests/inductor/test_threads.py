@@ -1,4 +1,6 @@
-"""Sums, variances and extremes over rows are shared among threads, however many there are."""
+"""Results are right and repeat for any number of threads, which may change between calls."""
+
+import functools
 
 import pytest
 import torch
@@ -6,6 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 import tracer_core
+from inductor_backend.kernels import native
+from inductor_backend.kernels.attention import attention, pays
 
 THREADS = (1, 2, 5, 16, 64)
 
@@ -164,3 +168,58 @@ def test_layers_on_any_number_of_threads(name, freeze):
         want = model.double()(x.double()).float()
     for result in results:
         torch.testing.assert_close(result, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(128, 3072, 768), (768, 1576, 192), (192, 1577, 768), (1576, 192, 100), (65, 5000, 130)],
+)
+def test_matmuls_and_their_gradients(m, k, n):
+    torch.manual_seed(0)
+    layer, x, grad = nn.Linear(k, n), torch.randn(m, k), torch.randn(m, n)
+    compiled = tracer_core.compile(layer)
+
+    def run(function, x, grad):
+        x = x.clone().requires_grad_()
+        result = function(x)
+        return result.detach(), *torch.autograd.grad(result, (x, *layer.parameters()), grad)
+
+    runs = []
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        runs.append(run(compiled, x, grad))
+        assert all(map(torch.equal, runs[-1], run(compiled, x, grad)))
+    layer.double()
+    want = run(layer, x.double(), grad.double())
+    for results in runs:
+        for result, expected in zip(results, want, strict=True):
+            error = (result - expected).abs().max() / expected.abs().max()
+            assert error < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "causal"),
+    [((1, 6), 150, 1500, False), ((2, 1), 301, 301, True), ((3, 4), 77, 130, False)],
+)
+def test_attention_of_few_heads(heads, queries, keys, causal):
+    torch.manual_seed(0)
+    sizes = ((queries, 64), (keys, 64), (keys, 40))
+    operands = [torch.randn(*heads, *size) for size in sizes]
+    attend = functools.partial(functional.scaled_dot_product_attention, is_causal=causal)
+    with torch.no_grad():
+        want = attend(*(x.double() for x in operands)).float()
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            result = attention(*operands, None, causal=causal)
+            torch.testing.assert_close(result, want, rtol=1e-5, atol=1e-5)
+            assert torch.equal(result, attention(*operands, None, causal=causal))
+
+
+def test_attention_of_many_keys_is_compiled_for_many_threads(monkeypatch):
+    monkeypatch.setattr(native, "lanes", lambda: 16)
+    monkeypatch.setattr(native, "cache_bytes", lambda: 2 << 20)
+    torch.set_num_threads(16)
+    assert pays(1500, 64, 64, heads=6) and not pays(1500, 64, 64, heads=96)
+    assert not pays(3000, 64, 64, heads=6)
+    torch.set_num_threads(2)
+    assert not pays(1500, 64, 64, heads=6) and pays(512, 64, 64, heads=96)

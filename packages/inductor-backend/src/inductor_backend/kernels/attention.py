@@ -22,12 +22,20 @@ from inductor_backend.kernels import native
 KEYS = {16: 512, 8: 4096, 4: 512}
 #: Most values of a head.
 VALUES = 128
+#: Query rows whose scores are held at once: BLOCK_ROWS of the kernel.
+BLOCK_ROWS = 48
 
 
-def pays(keys: int, depth: int, values: int) -> bool:
-    """Returns whether the kernel is fastest for heads of `keys` keys of size `depth`, and values of
-    size `values`."""
-    return 0 < keys <= KEYS[native.lanes()] and 0 < depth <= VALUES and 0 < values <= VALUES
+def pays(keys: int, depth: int, values: int, heads: int) -> bool:
+    """Returns whether the kernel is fastest for `heads` heads of `keys` keys of size `depth`, and
+    values of size `values`."""
+    if not (keys > 0 and 0 < depth <= VALUES and 0 < values <= VALUES):
+        return False
+    if keys <= KEYS[native.lanes()]:
+        return True
+    # ATen cuts long queries into blocks of 256: few heads leave many threads unequal work.
+    held = 4 * keys * (depth + values + BLOCK_ROWS)
+    return heads < 2 * torch.get_num_threads() and 4 * held <= 3 * native.cache_bytes()
 
 
 def result_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:

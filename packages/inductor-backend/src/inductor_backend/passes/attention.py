@@ -59,8 +59,9 @@ def _pays(query: Any, key: Any, value: Any, always: bool = False) -> bool:
     q, k, v = (tuple(map(str, value.shape)) for value in values)  # type: ignore[union-attr]
     if q[:2] != k[:2] or k[:3] != v[:3] or q[3] != k[3] or "0" in (*q, *v):
         return False
-    _, keys, depth, width = (*map(hint, values[1].shape[1:]), hint(values[2].shape[3]))  # type: ignore[union-attr]
-    return always or attention.pays(keys, depth, width)
+    batch, heads, keys, depth = (hint(size) for size in values[1].shape)  # type: ignore[union-attr]
+    width = hint(values[2].shape[3])  # type: ignore[union-attr]
+    return always or attention.pays(keys, depth, width, batch * heads)
 
 
 def _erase_dead(editor: Editor, roots: list[Node]) -> None:

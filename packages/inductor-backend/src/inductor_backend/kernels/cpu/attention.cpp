@@ -70,11 +70,11 @@ static void turned(const float* k, int64_t row, int64_t T, int64_t D, float* pan
             for (int64_t i = 0; i < LANES; i++) to[d * WIDE + i] = t + i < T ? from[i * row + d] : 0.0f;
     }
 }
-// [T] rows of E values to panels[E / WIDE][T][WIDE], zeros up to a whole vector
-static void copied(const float* v, int64_t row, int64_t T, int64_t E, float* panels) {
+// [T] rows of E values, of which these, to panels[E / WIDE][T][WIDE], zeros up to a whole vector
+static void copied(const float* v, int64_t row, int64_t first, int64_t end, int64_t T, int64_t E, float* panels) {
     for (int64_t e = 0; e < E; e += WIDE) {
         const int64_t count = E - e < WIDE ? E - e : WIDE, whole = (count + LANES - 1) / LANES * LANES;
-        for (int64_t t = 0; t < T; t++) {
+        for (int64_t t = first; t < end; t++) {
             float* to = panels + e * T + t * WIDE;
             memcpy(to, v + t * row + e, count * 4);
             for (int64_t i = count; i < whole; i++) to[i] = 0.0f;
@@ -120,7 +120,11 @@ static NOINLINE float softmax(float* __restrict__ x, int64_t T, float scale, con
 struct Heads { const float* data; int64_t batch, head, row; };
 INLINE int64_t whole(int64_t count, int64_t of) { return (count + of - 1) / of * of; }
 
-static thread_local Scratch scratch;
+static thread_local Scratch scratch, of_heads;
+
+// Where threads share heads, keys and values are prepared first, so many keys a task, if they are no more floats than that.
+#define SHARED_KEYS (4 * WIDE)
+#define SHARED_FLOATS (8 << 20)
 
 // q, k, v, mask, out; B, H, S, T, D, E; strides (batch, head, row) of q, k, v, out; of mask (and from key to key);
 // scale (a float's bits), causal, empty
@@ -137,47 +141,57 @@ EXPORT void run_attention(const int64_t* a) {
     if (B * H * S * E == 0) return;
     const int64_t keys = whole(T, WIDE), columns = whole(E, WIDE);
     const int threads = threads_for(B * H * S * T * (D + E));
-    // heads are shared where there are too few for all threads; each task turns the keys of its head
+    // heads are shared where there are too few for all threads; else each task turns the keys of its head
     int64_t parts = B * H < 2 * threads && threads > 1 ? (2 * threads + B * H - 1) / (B * H) : 1;
-    const int64_t share = whole((S + parts - 1) / parts, BLOCK_ROWS);
+    const int64_t size = keys * D + columns * T, pieces = (T + SHARED_KEYS - 1) / SHARED_KEYS;
+    float* const shared = parts > 1 && B * H * size <= SHARED_FLOATS ? of_heads.get(B * H * size) : nullptr;
+    const int64_t share = shared ? rows_of_task(S, BLOCK_ROWS, B * H, threads) : whole((S + parts - 1) / parts, BLOCK_ROWS);
     parts = (S + share - 1) / share;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        float* turned_k = scratch.get(keys * D + columns * T + BLOCK_ROWS * (keys + columns) + keys);
-        float *copied_v = turned_k + keys * D, *scores = copied_v + columns * T, *tile = scores + BLOCK_ROWS * keys, *line = tile + BLOCK_ROWS * columns;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < B * H * parts; task++) {
-            const int64_t head = task / parts, b = head / H, h = head % H;
-            const int64_t first = task % parts * share, end = S - first < share ? S : first + share;
-            turned(k.data + b * k.batch + h * k.head, k.row, T, D, turned_k);
-            copied(v.data + b * v.batch + h * v.head, v.row, T, E, copied_v);
-            const float* qs = q.data + b * q.batch + h * q.head;
-            const float* masks = mask.data ? mask.data + b * mask.batch + h * mask.head : nullptr;
-            float* out = result + b * ob + h * oh;
-            for (int64_t s = first; s < end; s += BLOCK_ROWS) {
-                const int64_t rows = end - s < BLOCK_ROWS ? end - s : BLOCK_ROWS;
-                const int64_t seen = causal && s + rows < T ? s + rows : T;  // keys that one of these rows sees
-                float factor[BLOCK_ROWS];
-                product(qs + s * q.row, q.row, turned_k, D * WIDE, rows, seen, D, scores, keys, nullptr);
-                for (int64_t i = 0; i < rows; i++) {
-                    float* row = scores + i * keys;
-                    const int64_t own = causal && s + i + 1 < seen ? s + i + 1 : seen;
-                    const float* added = masks ? masks + (s + i) * mask.row : nullptr;
-                    if (added && mt != 1) {
-                        for (int64_t t = 0; t < own; t++) line[t] = added[t * mt];
-                        added = line;
-                    }
-                    const float sum = softmax(row, own, scale, added, added != nullptr, empty);
-                    factor[i] = empty && sum == 0.0f ? 0.0f : 1.0f / sum;
-                    for (int64_t t = own; t < seen; t++) row[t] = 0.0f;
-                }
-                if (E % LANES == 0) {
-                    product(scores, keys, copied_v, T * WIDE, rows, E, seen, out + s * orow, orow, factor);
-                    continue;
-                }
-                product(scores, keys, copied_v, T * WIDE, rows, E, seen, tile, columns, factor);
-                for (int64_t i = 0; i < rows; i++) memcpy(out + (s + i) * orow, tile + i * columns, E * 4);
-            }
+    const auto prepare = [&](int64_t head, int64_t first, int64_t end, float* turned_k) {
+        const int64_t b = head / H, h = head % H;
+        turned(k.data + b * k.batch + h * k.head + first * k.row, k.row, end - first, D, turned_k + first * D);
+        copied(v.data + b * v.batch + h * v.head, v.row, first, end, T, E, turned_k + keys * D);
+    };
+    if (shared) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < B * H * pieces; i++) {
+            const int64_t first = i % pieces * SHARED_KEYS;
+            prepare(i / pieces, first, T - first < SHARED_KEYS ? T : first + SHARED_KEYS, shared + i / pieces * size);
         }
     }
+    share_out(B * H * parts, threads, [&](int64_t task) {
+        float* memory = scratch.get((shared ? 0 : size) + BLOCK_ROWS * (keys + columns) + keys);
+        const int64_t head = task / parts, b = head / H, h = head % H;
+        const int64_t first = task % parts * share, end = S - first < share ? S : first + share;
+        float *turned_k = shared ? shared + head * size : memory, *copied_v = turned_k + keys * D, *scores = memory + (shared ? 0 : size);
+        float *tile = scores + BLOCK_ROWS * keys, *line = tile + BLOCK_ROWS * columns;
+        if (!shared) prepare(head, 0, T, turned_k);
+        const float* qs = q.data + b * q.batch + h * q.head;
+        const float* masks = mask.data ? mask.data + b * mask.batch + h * mask.head : nullptr;
+        float* out = result + b * ob + h * oh;
+        for (int64_t s = first; s < end; s += BLOCK_ROWS) {
+            const int64_t rows = end - s < BLOCK_ROWS ? end - s : BLOCK_ROWS;
+            const int64_t seen = causal && s + rows < T ? s + rows : T;  // keys that one of these rows sees
+            float factor[BLOCK_ROWS];
+            product(qs + s * q.row, q.row, turned_k, D * WIDE, rows, seen, D, scores, keys, nullptr);
+            for (int64_t i = 0; i < rows; i++) {
+                float* row = scores + i * keys;
+                const int64_t own = causal && s + i + 1 < seen ? s + i + 1 : seen;
+                const float* added = masks ? masks + (s + i) * mask.row : nullptr;
+                if (added && mt != 1) {
+                    for (int64_t t = 0; t < own; t++) line[t] = added[t * mt];
+                    added = line;
+                }
+                const float sum = softmax(row, own, scale, added, added != nullptr, empty);
+                factor[i] = empty && sum == 0.0f ? 0.0f : 1.0f / sum;
+                for (int64_t t = own; t < seen; t++) row[t] = 0.0f;
+            }
+            if (E % LANES == 0) {
+                product(scores, keys, copied_v, T * WIDE, rows, E, seen, out + s * orow, orow, factor);
+                continue;
+            }
+            product(scores, keys, copied_v, T * WIDE, rows, E, seen, tile, columns, factor);
+            for (int64_t i = 0; i < rows; i++) memcpy(out + (s + i) * orow, tile + i * columns, E * 4);
+        }
+    });
 }
