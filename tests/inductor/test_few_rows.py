@@ -118,7 +118,8 @@ def test_operands_that_are_parts_of_others(dtype, layer):
     wide = torch.randn(9, 300).to(dtype)
     w, big = weight_of(layer, 130, 66, dtype), weight_of(layer, 150, 90, dtype)
     part = big[5:71, 3:133] if layer is linear else big[3:133, 5:71]
-    for x in (wide[:, 7:137], wide[::2, :130], wide[:, ::2][:, :130], wide.t()[:130].t(), wide.t()[20:150, :3].t()):  # fmt: skip
+    turned = torch.randn(130, 9).to(dtype).t()
+    for x in (wide[:, 7:137], wide[::2, :130], wide[:, ::2][:, :130], turned, turned[:4]):
         check(fast, layer, x, w)
         check(fast, layer, x, part)
 
@@ -133,13 +134,16 @@ def test_a_weight_without_dense_rows(dtype):
 @LAYERS
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_of_rounded_values(dtype, layer, name):
-    def program(x, w, bias):
-        return ACTIVATIONS[name](layer(x, w, bias)) + 1
+    """Between two matmuls they belong to the first."""
+
+    def program(x, w, bias, v):
+        return ACTIVATIONS[name](layer(x, w, bias)) @ v
 
     fast, w, bias = tracer_core.compile(program), weight_of(layer, 64, 50, dtype), torch.randn(50)
+    identity = torch.eye(50).to(dtype)
     with torch.no_grad():
         for rows in (1, 4, 9):
-            check(fast, program, torch.randn(rows, 64).to(dtype), w, bias.to(dtype))
+            check(fast, program, torch.randn(rows, 64).to(dtype), w, bias.to(dtype), identity)
 
 
 @DTYPES
@@ -207,20 +211,17 @@ def test_layers_of_a_model(dtype, freeze):
 def test_which_kernel_computes_it(dtype, layer):
     """Few rows and their activation are one call; for more rows the weights are widened once."""
 
-    def text(rows, bias):
-        w = weight_of(layer, 64, 48, dtype)
-        arguments = [
-            torch.randn(rows, 64).to(dtype),
-            w,
-            *([torch.randn(48).to(dtype)] if bias else []),
-        ]
-        return compiled(lambda *a: F.silu(layer(*a)) * 2, *arguments)
+    def layers(rows, bias):
+        x, w = torch.randn(rows, 64).to(dtype), weight_of(layer, 64, 48, dtype)
+        v = weight_of(layer, 48, 20, dtype)
+        arguments = [x, w, *([torch.randn(48).to(dtype)] if bias else [])]
+        return compiled(lambda v, *a: layer(F.silu(layer(*a)), v), v, *arguments)
 
     for rows in (1, 4, 16, selection.FEW_ROWS):
         for bias in (False, True):
-            few = text(rows, bias)
-            assert "run_few_rows" in few.text and few.kernels == 1
-    assert "run_few_rows" not in text(selection.FEW_ROWS + 1, False).text
+            few = layers(rows, bias)
+            assert "run_few_rows" in few.text and few.kernels == 0
+    assert "run_few_rows" not in layers(selection.FEW_ROWS + 1, False).text
 
 
 @DTYPES
