@@ -3,6 +3,9 @@ widened as they are read, and results are as accurate as eager's."""
 
 from __future__ import annotations
 
+import platform
+import subprocess
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,8 @@ from torch.nn import functional as F
 import tracer_core
 from inductor_backend.kernels import native, selection
 from inductor_backend.passes import float32_compute
+from inductor_backend.runtime.cpp.objects import INCLUDE_DIR
+from inductor_backend.runtime.cpp.toolchain import find_compiler
 from tests.inductor.compiling import compiled
 from tests.support.comparison import assert_as_accurate, assert_as_accurate_as_eager
 
@@ -118,7 +123,8 @@ def test_operands_that_are_parts_of_others(dtype, layer):
     wide = torch.randn(9, 300).to(dtype)
     w, big = weight_of(layer, 130, 66, dtype), weight_of(layer, 150, 90, dtype)
     part = big[5:71, 3:133] if layer is linear else big[3:133, 5:71]
-    for x in (wide[:, 7:137], wide[::2, :130], wide[:, ::2][:, :130], wide.t()[:130].t(), wide.t()[20:150, :3].t()):  # fmt: skip
+    turned = torch.randn(130, 9).to(dtype).t()
+    for x in (wide[:, 7:137], wide[::2, :130], wide[:, ::2][:, :130], turned, turned[:4]):
         check(fast, layer, x, w)
         check(fast, layer, x, part)
 
@@ -133,13 +139,16 @@ def test_a_weight_without_dense_rows(dtype):
 @LAYERS
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_of_rounded_values(dtype, layer, name):
-    def program(x, w, bias):
-        return ACTIVATIONS[name](layer(x, w, bias)) + 1
+    """Between two matmuls they belong to the first."""
+
+    def program(x, w, bias, v):
+        return ACTIVATIONS[name](layer(x, w, bias)) @ v
 
     fast, w, bias = tracer_core.compile(program), weight_of(layer, 64, 50, dtype), torch.randn(50)
+    identity = torch.eye(50).to(dtype)
     with torch.no_grad():
         for rows in (1, 4, 9):
-            check(fast, program, torch.randn(rows, 64).to(dtype), w, bias.to(dtype))
+            check(fast, program, torch.randn(rows, 64).to(dtype), w, bias.to(dtype), identity)
 
 
 @DTYPES
@@ -203,24 +212,45 @@ def test_layers_of_a_model(dtype, freeze):
 
 
 @DTYPES
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_layer_of_inputs_that_are_not_contiguous(dtype, freeze):
+    """The projection after attention: torch computes it as a batch of matmuls with one weight."""
+    net = nn.Linear(48, 20, bias=False).to(dtype).eval()
+
+    def project(heads):
+        return net(heads.transpose(1, 2).flatten(2)[:, :, :48])
+
+    def precise(heads):
+        return F.linear(heads.transpose(1, 2).flatten(2)[:, :, :48], net.weight.double())
+
+    fast = tracer_core.compile(project, options={"freeze": freeze})
+    with torch.no_grad():
+        for batch, length in ((1, 1), (2, 1), (5, 1), (2, 3), (3, 4), (0, 1), (20, 9)):
+            heads = torch.randn(batch, 4, length, 16).to(dtype)
+            if batch:
+                assert_as_accurate(fast(heads), project(heads), precise(heads.double()))
+            else:
+                assert fast(heads).shape == (0, length, 20)
+    graph = compiled(project, torch.randn(3, 4, 1, 16).to(dtype))
+    assert "run_few_rows" in graph.text and "bmm" not in graph.text
+
+
+@DTYPES
 @LAYERS
 def test_which_kernel_computes_it(dtype, layer):
     """Few rows and their activation are one call; for more rows the weights are widened once."""
 
-    def text(rows, bias):
-        w = weight_of(layer, 64, 48, dtype)
-        arguments = [
-            torch.randn(rows, 64).to(dtype),
-            w,
-            *([torch.randn(48).to(dtype)] if bias else []),
-        ]
-        return compiled(lambda *a: F.silu(layer(*a)) * 2, *arguments)
+    def layers(rows, bias):
+        x, w = torch.randn(rows, 64).to(dtype), weight_of(layer, 64, 48, dtype)
+        v = weight_of(layer, 48, 20, dtype)
+        arguments = [x, w, *([torch.randn(48).to(dtype)] if bias else [])]
+        return compiled(lambda v, *a: layer(F.silu(layer(*a)), v), v, *arguments)
 
     for rows in (1, 4, 16, selection.FEW_ROWS):
         for bias in (False, True):
-            few = text(rows, bias)
-            assert "run_few_rows" in few.text and few.kernels == 1
-    assert "run_few_rows" not in text(selection.FEW_ROWS + 1, False).text
+            few = layers(rows, bias)
+            assert "run_few_rows" in few.text and few.kernels == 0
+    assert "run_few_rows" not in layers(selection.FEW_ROWS + 1, False).text
 
 
 @DTYPES
@@ -229,3 +259,17 @@ def test_matmuls_stay_where_the_processor_has_them(dtype, monkeypatch):
         monkeypatch.setattr(module, "multiplies_16_bits", lambda dtype: True)
     x, w = torch.randn(4, 64).to(dtype), torch.randn(48, 64).to(dtype)
     assert "run_few_rows" not in compiled(linear, x, w).text
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX-512 is of x86-64")
+@pytest.mark.parametrize(
+    "unit", native.FAMILIES["few_rows_bf16"][0] + native.FAMILIES["few_rows_half"][0]
+)
+def test_it_compiles_for_avx512(unit, tmp_path):
+    file, *defined = unit.split()
+    flags = ["-std=c++17", "-O2", "-fopenmp", "-march=x86-64-v4", "-mprefer-vector-width=512"]
+    flags += ["-DLANES=16", *(f"-D{name}" for name in defined)]
+    command = [*find_compiler().command.argv, *flags, f"-I{native.FOLDER}", f"-I{INCLUDE_DIR}"]
+    command += ["-c", str(native.FOLDER / f"{file}.cpp"), "-o", str(tmp_path / "unit.o")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
