@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import tracer_core
-from inductor_backend.kernels import native
+from inductor_backend.kernels import native, packed_weights
 from inductor_backend.kernels.attention import attention, pays
 
 THREADS = (1, 2, 5, 16, 64)
@@ -221,3 +221,17 @@ def test_attention_of_many_keys_is_compiled_for_many_threads(monkeypatch):
     assert not pays(3000, 64, 64, heads=6)
     torch.set_num_threads(2)
     assert not pays(1500, 64, 64, heads=6) and pays(512, 64, 64, heads=96)
+
+
+@pytest.mark.parametrize("tiled", (False, True))
+@pytest.mark.parametrize(("channels", "count"), [(64, 64), (96, 32), (512, 128)])
+def test_packed_weights_are_the_same(channels, count, tiled):
+    geometry = packed_weights.Geometry(
+        channels, count, (3, 3), (1, 1), (1, 1), (1, 1), 1, tiled=tiled
+    )
+    for threads in THREADS:
+        weight = torch.randn(count, channels, 3, 3)
+        torch.set_num_threads(1)
+        want = packed_weights.pack(weight, geometry)
+        torch.set_num_threads(threads)
+        assert torch.equal(packed_weights.pack(weight, geometry), want)
