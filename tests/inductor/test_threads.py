@@ -1,5 +1,6 @@
 """Results are right and repeat for any number of threads, which may change between calls."""
 
+import copy
 import functools
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import tracer_core
-from inductor_backend.kernels import native
+from inductor_backend.kernels import native, packed_weights
 from inductor_backend.kernels.attention import attention, pays
 
 THREADS = (1, 2, 5, 16, 64)
@@ -79,11 +80,11 @@ def exact(function, args):
 def test_any_number_of_threads(name):
     function, make = PROGRAMS[name]
     torch.manual_seed(0)
-    args = make()
     compiled = tracer_core.compile(function)
-    want = exact(function, args)
     for threads in THREADS:
         torch.set_num_threads(threads)
+        args = make()
+        want = exact(function, args)
         results, again = compiled(*args), compiled(*args)
         for result, repeated, expected in zip(results, again, want, strict=True):
             torch.testing.assert_close(
@@ -157,17 +158,16 @@ MODELS = {
 def test_layers_on_any_number_of_threads(name, freeze):
     make, sizes = MODELS[name]
     torch.manual_seed(0)
-    model, x = make().eval(), torch.randn(sizes)
+    model = make().eval()
+    exact_model = copy.deepcopy(model).double()
     with torch.no_grad():
         compiled = tracer_core.compile(model, options={"freeze": freeze})
-        results = []
         for threads in THREADS:
             torch.set_num_threads(threads)
-            results.append(compiled(x))
-            assert torch.equal(results[-1], compiled(x))
-        want = model.double()(x.double()).float()
-    for result in results:
-        torch.testing.assert_close(result, want, rtol=2e-5, atol=2e-5)
+            x = torch.randn(sizes)  # others each time: memory holds the results of the last ones
+            result, want = compiled(x), exact_model(x.double()).float()
+            torch.testing.assert_close(result, want, rtol=2e-5, atol=2e-5)
+            assert torch.equal(result, compiled(x))
 
 
 @pytest.mark.parametrize(
@@ -176,25 +176,23 @@ def test_layers_on_any_number_of_threads(name, freeze):
 )
 def test_matmuls_and_their_gradients(m, k, n):
     torch.manual_seed(0)
-    layer, x, grad = nn.Linear(k, n), torch.randn(m, k), torch.randn(m, n)
-    compiled = tracer_core.compile(layer)
+    layer = nn.Linear(k, n)
+    compiled, exact_layer = tracer_core.compile(layer), copy.deepcopy(layer).double()
 
-    def run(function, x, grad):
+    def run(function, module, x, grad):
         x = x.clone().requires_grad_()
         result = function(x)
-        return result.detach(), *torch.autograd.grad(result, (x, *layer.parameters()), grad)
+        return result.detach(), *torch.autograd.grad(result, (x, *module.parameters()), grad)
 
-    runs = []
     for threads in THREADS:
         torch.set_num_threads(threads)
-        runs.append(run(compiled, x, grad))
-        assert all(map(torch.equal, runs[-1], run(compiled, x, grad)))
-    layer.double()
-    want = run(layer, x.double(), grad.double())
-    for results in runs:
+        x, grad = torch.randn(m, k), torch.randn(m, n)
+        results = run(compiled, layer, x, grad)
+        want = run(exact_layer, exact_layer, x.double(), grad.double())
         for result, expected in zip(results, want, strict=True):
             error = (result - expected).abs().max() / expected.abs().max()
             assert error < 2e-6
+        assert all(map(torch.equal, results, run(compiled, layer, x, grad)))
 
 
 @pytest.mark.parametrize(
@@ -204,12 +202,12 @@ def test_matmuls_and_their_gradients(m, k, n):
 def test_attention_of_few_heads(heads, queries, keys, causal):
     torch.manual_seed(0)
     sizes = ((queries, 64), (keys, 64), (keys, 40))
-    operands = [torch.randn(*heads, *size) for size in sizes]
     attend = functools.partial(functional.scaled_dot_product_attention, is_causal=causal)
     with torch.no_grad():
-        want = attend(*(x.double() for x in operands)).float()
         for threads in THREADS:
             torch.set_num_threads(threads)
+            operands = [torch.randn(*heads, *size) for size in sizes]
+            want = attend(*(x.double() for x in operands)).float()
             result = attention(*operands, None, causal=causal)
             torch.testing.assert_close(result, want, rtol=1e-5, atol=1e-5)
             assert torch.equal(result, attention(*operands, None, causal=causal))
@@ -223,3 +221,17 @@ def test_attention_of_many_keys_is_compiled_for_many_threads(monkeypatch):
     assert not pays(3000, 64, 64, heads=6)
     torch.set_num_threads(2)
     assert not pays(1500, 64, 64, heads=6) and pays(512, 64, 64, heads=96)
+
+
+@pytest.mark.parametrize("tiled", (False, True))
+@pytest.mark.parametrize(("channels", "count"), [(64, 64), (96, 32), (512, 128)])
+def test_packed_weights_are_the_same(channels, count, tiled):
+    geometry = packed_weights.Geometry(
+        channels, count, (3, 3), (1, 1), (1, 1), (1, 1), 1, tiled=tiled
+    )
+    for threads in THREADS:
+        weight = torch.randn(count, channels, 3, 3)
+        torch.set_num_threads(1)
+        want = packed_weights.pack(weight, geometry)
+        torch.set_num_threads(threads)
+        assert torch.equal(packed_weights.pack(weight, geometry), want)
