@@ -264,8 +264,8 @@ def function_of(kernel: Kernel, overlaps: bool = False) -> Any:
     file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
     if overlaps:
         head = rf"(?m)^def {kernel.name}\(.*\):\n"
-        text, found = re.subn(head, r"\g<0>    wait_for_last_kernel()\n", text)
-        assert found == 1, f"{kernel.name} would run without its wait"
+        text, heads = re.subn(head, r"\g<0>    wait_for_last_kernel()\n", text)
+        assert heads == 1, f"{kernel.name} would run without its wait"
     if interpreting():  # its loops want bounds that are Python's ints
         text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
         text = re.sub(
