@@ -47,7 +47,7 @@ def linear(x, w, bias=None):
 
 
 def conv1d(x, w, bias=None):
-    """As GPT-2's Conv1D computes it, whose weight is turned round."""
+    """As GPT-2's Conv1D computes it, whose weight is [K,N]."""
     return x @ w if bias is None else torch.addmm(bias, x, w)
 
 
@@ -123,8 +123,8 @@ def test_operands_that_are_parts_of_others(dtype, layer):
     wide = torch.randn(9, 300).to(dtype)
     w, big = weight_of(layer, 130, 66, dtype), weight_of(layer, 150, 90, dtype)
     part = big[5:71, 3:133] if layer is linear else big[3:133, 5:71]
-    turned = torch.randn(130, 9).to(dtype).t()
-    for x in (wide[:, 7:137], wide[::2, :130], wide[:, ::2][:, :130], turned, turned[:4]):
+    columns = torch.randn(130, 9).to(dtype).t()
+    for x in (wide[:, 7:137], wide[::2, :130], wide[:, ::2][:, :130], columns, columns[:4]):
         check(fast, layer, x, w)
         check(fast, layer, x, part)
 
@@ -176,7 +176,7 @@ def test_special_values(dtype, layer):
 @DTYPES
 @LAYERS
 def test_gradients(dtype, layer):
-    """The gradient of the input multiplies by the weight turned round."""
+    """The gradient of the input multiplies by the weight transposed."""
     w, bias = weight_of(layer, 60, 40, dtype), torch.randn(40).to(dtype)
     x, results = torch.randn(4, 60).to(dtype), []
     for function, precise in ((tracer_core.compile(layer), False), (layer, False), (layer, True)):

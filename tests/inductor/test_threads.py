@@ -50,7 +50,7 @@ PROGRAMS = {
     "bias": (bias_gradient, lambda: (torch.randn(8, 197, 192), torch.randn(8, 197, 192))),
     "odd bias": (bias_gradient, lambda: (torch.randn(3, 431, 77), torch.randn(3, 431, 77))),
     "wide bias": (bias_gradient, lambda: (torch.randn(2, 21, 3072), torch.randn(2, 21, 3072))),
-    "turned": (
+    "transposed": (
         bias_gradient,
         lambda: (torch.randn(8, 197, 192), torch.randn(197, 8, 192).transpose(0, 1)),
     ),
