@@ -8,6 +8,7 @@ captured again. They are stored (`faster_tiles`), so that a later process measur
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import queue
@@ -40,6 +41,9 @@ SLICE = 0.05
 
 #: Kernels whose candidates are compiled side by side.
 TOGETHER = 4
+
+#: Seconds that the end of the process waits for kernels that are being compiled.
+END_SECONDS = 2.0
 
 
 _Compiled = deque[SearchedKernel | None]
@@ -184,25 +188,40 @@ def _compile(c: Compilation, compiled: _Compiled) -> None:
             build.build_side_by_side(wanted, c.target.device)
         for item in some:
             compiled.append(item)
+        if _ending.is_set():
+            return
+
+
+#: Set when the process ends.
+_ending = threading.Event()
 
 
 @functools.cache
-def _compilations() -> queue.SimpleQueue[tuple[Compilation, _Compiled]]:
+def _compilations() -> queue.SimpleQueue[tuple[Compilation, _Compiled] | None]:
     """Returns the queue of graphs whose candidates a thread compiles, one graph after the other. It
     holds no search, which owns its graph's CUDA graphs."""
-    waiting: queue.SimpleQueue[tuple[Compilation, _Compiled]] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[tuple[Compilation, _Compiled] | None] = queue.SimpleQueue()
 
     def work() -> None:
-        while True:
-            c, compiled = waiting.get()
+        while (item := waiting.get()) is not None:
+            c, compiled = item
             try:
                 _compile(c, compiled)
             except Exception as error:  # the program goes on, with the kernels that it has
                 logger().info("%s: %s: %s", c.spec.name, type(error).__name__, error)
             compiled.append(None)
-            del c, compiled
+            del item, c, compiled
 
-    threading.Thread(target=work, name="tile-search", daemon=True).start()
+    thread = threading.Thread(target=work, name="tile-search", daemon=True)
+
+    def end() -> None:
+        _ending.set()
+        waiting.put(None)
+        thread.join(END_SECONDS)
+
+    # Python stops a thread that is left where it next takes the GIL; inside of torch that aborts.
+    getattr(threading, "_register_atexit", atexit.register)(end)
+    thread.start()
     return waiting
 
 
