@@ -6,6 +6,7 @@ last candidate is the fastest.
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import pytest
@@ -21,6 +22,7 @@ from inductor_backend.ir.target import interpreted
 from inductor_backend.lowering import matmul
 from inductor_backend.runtime.cuda import faster_tiles, launch, measurement, measurement_store
 from inductor_backend.runtime.cuda.interpreter import interpreting
+from tests.support.processes import reported_by
 from tracer_core.testing import compare
 
 pytestmark = pytest.mark.skipif(
@@ -275,3 +277,24 @@ def test_a_damaged_entry_is_ignored(damage, measured, monkeypatch, tmp_path, lau
     assert paths and len(measured) == len(paths)
     called(tracer_core.compile(program))
     assert len(measured) == len(paths) * (1 if isinstance(damage, dict) else 2)
+
+
+ENDS = """
+import json, time
+from collections import deque
+from types import SimpleNamespace
+from inductor_backend.autotune import tile_search
+
+def compile_it(c, compiled):
+    time.sleep(0.3)
+    print(json.dumps("compiled"), flush=True)
+
+tile_search._compile = compile_it
+graph = SimpleNamespace(spec=SimpleNamespace(name="graph"))
+tile_search._compilations().put((graph, deque()))
+"""
+
+
+def test_the_end_of_the_process_waits_for_kernels_that_are_being_compiled():
+    """Python would stop the thread where it next takes the GIL, which inside of torch aborts."""
+    assert reported_by("-c", ENDS, environment=os.environ, timeout=100) == "compiled"
