@@ -215,18 +215,19 @@ def tiles(result):
     return [dict(kernel.constants) for kernel in kernels]
 
 
-@pytest.mark.parametrize("size", [4, 16])
-def test_a_normalized_image_is_stored_channels_last_by_a_kernel_of_its_own(monkeypatch, size):
-    """Rows of groups are contiguous where they are read, places in another layout are not."""
-    monkeypatch.setattr(fusion, "MIN_STORED_ACROSS", 4 * 64 * 16 * 16)
+@pytest.mark.parametrize("size", [31, 33])
+def test_a_normalized_image_is_stored_channels_last_by_a_kernel_of_its_own(size):
+    """Rows of groups are contiguous where they are read, places in another layout are not. On both
+    sides of `MIN_STORED_ACROSS`."""
 
     def fn(x, weight, bias):
-        y = F.silu(F.group_norm(x, 4, weight, bias))
+        y = F.silu(F.group_norm(x, 8, weight, bias))
         return y.contiguous(memory_format=torch.channels_last)
 
-    result = checked(fn, R(3, 64, size, size), R(64), R(64))
-    blocks = tiles(result)
-    if size == 16:
+    x = R(16, 16, size, size)
+    assert (x.nbytes >= fusion.MIN_STORED_ACROSS) == (size == 33)
+    blocks = tiles(checked(fn, x, R(16), R(16)))
+    if size == 33:
         assert len(blocks) > 1 and "YBLOCK" in blocks[-1] and "RBLOCK" not in blocks[-1]
     else:
         assert len(blocks) == 1  # small: one launch is what counts
@@ -248,10 +249,9 @@ def filter_gradient(dy, x, weight):
     )[1]
 
 
-@pytest.mark.parametrize("least", [1, 1 << 18])
-def test_rows_of_a_filters_gradient_are_copied_where_they_would_be_crossed(monkeypatch, least):
-    monkeypatch.setattr(row_copies, "MIN_CROSSED", least)
-    monkeypatch.setattr(fusion, "MIN_STORED_ACROSS", least)
+@pytest.mark.parametrize("outputs", [227, 228])
+def test_rows_of_a_filters_gradient_are_copied_where_they_would_be_crossed(outputs):
+    """On both sides of `MIN_CROSSED`."""
 
     def fn(dy, x, weight):
         gradient = filter_gradient(dy, x, weight)
@@ -259,11 +259,28 @@ def test_rows_of_a_filters_gradient_are_copied_where_they_would_be_crossed(monke
         along = (gradient * weight).sum((1, 2, 3), keepdim=True)
         return gradient - weight * (along / length)
 
-    last = torch.channels_last
-    dy, x = (R(2, 32, 6, 6).to(memory_format=last) for _ in range(2))
-    result = checked(fn, dy, x, R(32, 32, 3, 3))
+    last, weight = torch.channels_last, R(outputs, 128, 3, 3)
+    assert (weight.numel() >= row_copies.MIN_CROSSED) == (outputs == 228)
+    dy, x = (R(1, n, 3, 3).to(memory_format=last) for n in (outputs, 128))
+    result = checked(fn, dy, x, weight)
     copies = [name for name in result.compilation.program.buffers if "_rows_" in name]
-    assert len(copies) == (1 if least == 1 else 0)
+    assert len(copies) == (1 if outputs == 228 else 0)
+
+
+def test_a_copy_is_read_over_its_own_points_alone(monkeypatch):
+    """A loop over other points keeps the gradient, though it reads the same places of it."""
+    monkeypatch.setattr(row_copies, "MIN_CROSSED", 1)
+
+    def fn(dy, x, weight, twice, often):
+        half = filter_gradient(dy, x, weight)[:2]
+        return (half * twice).sum((2, 3, 4)), half * often
+
+    last = torch.channels_last
+    dy, x = (R(2, n, 6, 6).to(memory_format=last) for n in (4, 16))
+    operands = R(4, 16, 3, 3), R(2, 2, 16, 3, 3), R(5, 2, 16, 3, 3)
+    assert any(
+        "_rows_" in name for name in checked(fn, dy, x, *operands).compilation.program.buffers
+    )
 
 
 def test_a_gradient_without_a_contiguous_operand_is_not_copied(monkeypatch):

@@ -71,7 +71,7 @@ def checked(result: torch.Tensor, info: torch.Tensor, name: str, is_matrix: bool
 
 def _check_behind(event: torch.cuda.Event, info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     """Checks `info` as soon as the event has happened, on a stream with nothing else."""
-    with torch.cuda.device(info.device), torch.cuda.stream(_reading_stream(info.device)):
+    with torch.cuda.stream(_reading_stream(info.device)):
         event.wait()
         CHECK(info, *args, **kwargs)
 

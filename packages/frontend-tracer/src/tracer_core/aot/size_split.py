@@ -37,16 +37,16 @@ def with_sized_apart(captured: CapturedGraph) -> CapturedGraph | None:
     apart: list[torch.fx.Node] = []
     for node in calls:
         sources = node.all_input_nodes
-        sized = any(free_symbols(item.meta.get("val")) for item in (node, *sources))
-        if sized or not behind.isdisjoint(sources):
-            apart.append(node)
-            if not (others.isdisjoint(sources) and behind.isdisjoint(sources)):
-                behind.add(node)
-        else:
+        follows = not behind.isdisjoint(sources)
+        if not follows and not any(free_symbols(n.meta.get("val")) for n in (node, *sources)):
             others.add(node)
+            continue
+        apart.append(node)
+        if follows or not others.isdisjoint(sources):
+            behind.add(node)
     leading: set[torch.fx.Node] = set()
     for node in reversed(apart):
-        if any(user in others or user in leading for user in node.users):
+        if not (others.isdisjoint(node.users) and leading.isdisjoint(node.users)):
             leading.add(node)
     if any(map(requires_grad, calls)):
         return None

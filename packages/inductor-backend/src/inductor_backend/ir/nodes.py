@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Expr, Index, flatten, product, recombine
+from inductor_backend.ir.index_expr import (
+    Expr,
+    Index,
+    contiguous_strides,
+    flatten,
+    product,
+    recombine,
+)
 from inductor_backend.ir.values import Rewriter, Value, topological
 
 
@@ -270,6 +277,22 @@ class LoopProgram:
     channels_last: set[int] = field(default_factory=set)
     #: Names of the graph's convolutions whose results are.
     channels_last_outputs: frozenset[str] = frozenset()
+
+    def add_temporary(
+        self,
+        name: str,
+        sizes: Sequence[Expr],
+        dtype: torch.dtype,
+        order: Sequence[int] | None = None,
+    ) -> Buffer:
+        """Adds a buffer without gaps. order: its dimensions from the outermost in memory to the
+        innermost."""
+        order = range(len(sizes)) if order is None else order
+        by_dim = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
+        strides = tuple(by_dim[k] for k in range(len(sizes)))
+        buffer = Buffer(name, dtype, BufferLayout(tuple(sizes), strides), BufferKind.TEMP)
+        self.buffers[name] = buffer
+        return buffer
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
         """Returns the buffers, and the earlier versions whose memory they contain."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import (
     collectives,
     conv1x1,
@@ -61,6 +62,11 @@ class Operand:
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> Operand:
+        """Returns a tensor as an operand, with the sizes and strides of the captured call."""
+        return cls(tuple(map(hint, value.shape)), tuple(map(hint, value.stride())), value.dtype)
 
 
 class KernelKind(enum.Enum):

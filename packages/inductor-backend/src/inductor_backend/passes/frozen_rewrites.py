@@ -158,16 +158,11 @@ def put(editor: Editor, old: Node, new: Node) -> None:
 def is_widened(node: Node) -> bool:
     """Returns whether a matmul of few rows of 16-bit floats has a kernel that widens them as it reads
     them."""
-    if node.target not in MATMULS or node.kwargs:
-        return False
-    values: list[torch.Tensor] = [source.meta["val"] for source in node.all_input_nodes]
-    if node.args != tuple(node.all_input_nodes):  # one tensor twice
-        return False
-    numbers = ((tuple(map(hint, v.shape)), tuple(map(hint, v.stride())), v.dtype) for v in values)
-    return (
-        best(node.target, [Operand(*parts) for parts in numbers], hint).form
-        in FEW_ROWS_FORMS.values()
-    )
+    sources = node.all_input_nodes
+    if node.target not in MATMULS or node.kwargs or node.args != tuple(sources):
+        return False  # scaled, or one tensor twice
+    operands = [Operand.of(source.meta["val"]) for source in sources]
+    return best(node.target, operands, hint).form in FEW_ROWS_FORMS.values()
 
 
 def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:

@@ -158,7 +158,7 @@ def _operand(arg: Any) -> Any:
     value = _value(arg)
     if value is None:
         return None if isinstance(arg, torch.fx.Node) else arg
-    return Operand(tuple(map(hint, value.shape)), tuple(map(hint, value.stride())), value.dtype)
+    return Operand.of(value)
 
 
 def _numbers(operands: list[Any]) -> Iterator[Any]:

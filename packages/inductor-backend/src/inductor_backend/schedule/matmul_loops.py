@@ -120,7 +120,7 @@ class MatmulLoops:
         result = (
             target
             if created.bias is None
-            else self._buffer(f"{name}_product", torch.float32, created.outer)
+            else self.program.add_temporary(f"{name}_product", created.outer, torch.float32)
         )
         self.program.operands[result.name] = self.program.buffers[
             next(iter(node.tensors())).buffer
@@ -143,11 +143,6 @@ class MatmulLoops:
                 )
             )
         return nodes
-
-    def _buffer(self, name: str, dtype: torch.dtype, sizes: Sequence[Expr]) -> Buffer:
-        layout = BufferLayout(tuple(sizes), contiguous_strides(sizes))
-        self.program.buffers[name] = Buffer(name, dtype, layout, BufferKind.TEMP)
-        return self.program.buffers[name]
 
     def read(self, operand: Strided) -> tuple[Buffer, Callable[[At], tuple[Index, ...]]]:
         """Returns the buffer to read an operand from, and the index in it. This is the buffer

@@ -7,18 +7,12 @@ element (28 us for 11 MB on an H200); a copy has blocks over both dimensions. GP
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
-from inductor_backend.ir.index_expr import Index, contiguous_strides, product, variables
-from inductor_backend.ir.nodes import (
-    Buffer,
-    BufferKind,
-    BufferLayout,
-    LoopNode,
-    LoopProgram,
-    Node,
-    Store,
-)
+from inductor_backend.ir.index_expr import product, variables
+from inductor_backend.ir.nodes import BufferKind, LoopNode, LoopProgram, Node, Store
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Rewriter, Value, load
 
@@ -27,25 +21,25 @@ MIN_CROSSED = 1 << 18
 
 
 def copy_crossed_rows(program: LoopProgram, sizes: SizeVars) -> list[str]:
-    """Adds the copies before their first reader, and has it and later loops read them; returns one
-    line for each."""
+    """Adds the copies before their first reader, and has it and later loops over the same points read
+    them; returns one line for each."""
+    buffers = program.buffers
+    writers = Counter(buffers[name].storage for node in program.nodes for name in node.writes)
     notes: list[str] = []
     nodes: list[Node] = []
     copies: dict[Value, Value] = {}
-    written = {name for node in program.nodes if isinstance(node, LoopNode) for name in node.writes}
-    storages = {program.buffers[name].storage for name in written}
     for node in program.nodes:
         if isinstance(node, LoopNode):
             for crossed in _crossed(program, sizes, node):
-                buffer = program.buffers[crossed.buffer]
-                if crossed in copies or buffer.kind is not BufferKind.EXTERN:
-                    continue
-                if buffer.storage not in storages:
-                    copy = _copy(program, node, crossed)
-                    nodes.append(copy)
-                    copies[crossed] = load(copy.writes[0], variables(node.sizes), buffer.dtype)
-                    notes.append(f"{node.name}: {buffer.name} is copied for its rows")
-            node = _reading(node, copies)
+                result = buffers[crossed.buffer]
+                # what is written again must be read as it is then
+                once = result.kind is BufferKind.EXTERN and writers[result.storage] == 1
+                if once and crossed not in copies:
+                    nodes.append(_copy(program, node, crossed))
+                    (copy,) = nodes[-1].writes
+                    copies[crossed] = load(copy, variables(node.sizes), result.dtype)
+                    notes.append(f"{node.name}: {result.name} is copied for its rows")
+            node = _reading(program, node, copies)
         nodes.append(node)
     program.nodes = nodes
     return notes
@@ -62,36 +56,33 @@ def _crossed(program: LoopProgram, sizes: SizeVars, node: LoopNode) -> list[Valu
         layout = program.buffers[value.buffer].layout
         flat = layout.flat(value.attr[1])
         steps = {dim for dim, reduced in enumerate(node.reduced) if reduced and flat.step(dim) == 1}
-        if value.name == "load" and steps and layout.numel == numel and _is_affine(flat):
+        indirect = any(True for _ in flat.indirect_values())
+        if value.name == "load" and steps and layout.numel == numel and not indirect:
             along[last in steps].append(value)
     return along[False] if along[True] else []
 
 
-def _is_affine(flat: Index) -> bool:
-    return not any(True for _ in flat.indirect_values())
-
-
 def _copy(program: LoopProgram, node: LoopNode, crossed: Value) -> LoopNode:
-    name = f"{crossed.buffer}_rows_{len(program.buffers)}"
-    layout = BufferLayout(node.sizes, contiguous_strides(node.sizes))
-    dtype = program.buffers[crossed.buffer].dtype
-    program.buffers[name] = Buffer(name, dtype, layout, BufferKind.TEMP)
-    store = Store((name,), variables(node.sizes), crossed)
+    name, dtype = f"{crossed.buffer}_rows_{len(program.buffers)}", crossed.attr[2]
+    program.add_temporary(name, node.sizes, dtype)
     return replace(
         node,
         name=f"{node.name}_{name}",
         origin=replace(node.origin, op="copy"),
         reduced=(False,) * len(node.sizes),
-        stores=(store,),
+        stores=(Store((name,), variables(node.sizes), crossed),),
         inlined=(),
     )
 
 
-def _reading(node: LoopNode, copies: dict[Value, Value]) -> LoopNode:
+def _reading(program: LoopProgram, node: LoopNode, copies: Mapping[Value, Value]) -> LoopNode:
     """Returns the loop with its loads replaced by those of copies over the same points."""
-    known = {old: new for old, new in copies.items() if old in node.loads()}
-    fits = [new for new in known.values() if len(node.sizes) == len(new.attr[1])]
-    if not fits:
+    known = {
+        old: copies[old]
+        for old in node.loads()
+        if old in copies and program.buffers[copies[old].buffer].layout.sizes == node.sizes
+    }
+    if not known:
         return node
     rewrite = Rewriter(None, lambda value, index: known.get(value))
     return replace(node, stores=tuple(store.rewritten(rewrite) for store in node.stores))

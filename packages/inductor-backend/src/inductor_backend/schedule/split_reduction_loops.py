@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product, variables
-from inductor_backend.ir.nodes import Buffer, BufferKind, BufferLayout, LoopNode, LoopProgram, Store
+from inductor_backend.ir.nodes import Buffer, LoopNode, LoopProgram, Store
 from inductor_backend.ir.ops import REDUCTIONS, compute_dtype
 from inductor_backend.ir.values import Rewriter, Value, cast, const, load, make, topological
 
@@ -101,7 +101,7 @@ def in_parts(
     )
     wide = [compute_dtype(program.buffers[name].dtype) for name in store.buffers]
     partial = [
-        _buffer(program, f"{name}_parts", parts_of.sizes, dtype, parts_of.order)
+        program.add_temporary(f"{name}_parts", parts_of.sizes, dtype, parts_of.order)
         for name, dtype in zip(store.buffers, wide, strict=True)
     ]
     where = tuple(loops[k] for k in left)
@@ -178,22 +178,6 @@ def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
     return const(REDUCTIONS[reduce or "sum"][0], dtype)
 
 
-def _buffer(
-    program: LoopProgram,
-    name: str,
-    sizes: Sequence[Expr],
-    dtype: torch.dtype,
-    order: Sequence[int] | None = None,
-) -> Buffer:
-    """Adds a buffer. order: its dimensions from the outermost in memory to the innermost."""
-    order = range(len(sizes)) if order is None else order
-    by_dim = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
-    strides = tuple(by_dim[k] for k in range(len(sizes)))
-    buffer = Buffer(name, dtype, BufferLayout(tuple(sizes), strides), BufferKind.TEMP)
-    program.buffers[name] = buffer
-    return buffer
-
-
 def _rows_only(node: LoopNode, store: Store, outer_index: Sequence[Index]) -> tuple[Index, ...]:
     """Returns the index of a row's result. outer_index: the current outer loops."""
     following = iter(outer_index)
@@ -233,8 +217,8 @@ def _combine_places(
     the chunks."""
     (store,), (of_part,) = node.stores, first.stores
     kind, dtype, (target,) = PLACES[store.reduce or ""], of_part.value.dtype, store.buffers
-    extremes = _buffer(program, f"{target}_extremes", parts.sizes, dtype, parts.order)
-    best = _buffer(program, f"{target}_best", parts.results, dtype)
+    extremes = program.add_temporary(f"{target}_extremes", parts.sizes, dtype, parts.order)
+    best = program.add_temporary(f"{target}_best", parts.results, dtype)
     beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
     of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))
     of_all = _over_parts(
@@ -285,9 +269,9 @@ def _combine_welford(
     are the chunks' own plus those of their means."""
     mean, squares = store.buffers
     dtype, outer = partial[0].dtype, parts.results
-    between = _buffer(program, f"{squares}_between", outer, dtype)
-    within = _buffer(program, f"{squares}_within", outer, dtype)
-    average = _buffer(program, f"{mean}_all", outer, dtype)
+    between = program.add_temporary(f"{squares}_between", outer, dtype)
+    within = program.add_temporary(f"{squares}_within", outer, dtype)
+    average = program.add_temporary(f"{mean}_all", outer, dtype)
     outer_index, rows = parts.outer_index(), variables(outer)
     of_means = _over_parts(
         node,
@@ -323,9 +307,9 @@ def in_two_passes(
     dtype = compute_dtype(program.buffers[mean].dtype)
     outer = tuple(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
     rows = variables(outer)
-    total = _buffer(program, f"{mean}_total", outer, dtype)
-    average = _buffer(program, f"{mean}_all", outer, dtype)
-    distances = _buffer(program, f"{squares}_all", outer, dtype)
+    total = program.add_temporary(f"{mean}_total", outer, dtype)
+    average = program.add_temporary(f"{mean}_all", outer, dtype)
+    distances = program.add_temporary(f"{squares}_all", outer, dtype)
     where = tuple(v for v, r in zip(variables(node.sizes), node.reduced, strict=True) if not r)
 
     def summed(name: str, target: Buffer, value: Value) -> list[LoopNode]:

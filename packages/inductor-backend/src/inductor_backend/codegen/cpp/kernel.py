@@ -94,8 +94,9 @@ class KernelWriter:
                     f"const int64_t width = tc_width(n{column} * {others}, n{column}, {sizes} >"
                     f" {most}, {self.columns.widest});"
                 )
-                shared = ", -1, 0, 1, nullptr" if self.columns.shared is not None else ""
-                names = f"width{shared}, {names}"
+                operands = names
+                one_part = ", -1, 0, 1, nullptr" if self.columns.shared is not None else ""
+                names = f"width{one_part}, {operands}"
             out.line(f"const int64_t total = {self._total()};")
             # Without any point, operands may be empty: nothing may be read.
             empty = f"{sizes} == 0" if self.body.is_pointwise else "total == 0"
@@ -104,9 +105,8 @@ class KernelWriter:
                 " be 0"
             )
             if self.columns.shared is not None:
-                self._share_rows(
-                    out, f"{sizes} > {4 * max(VECTOR_WORK // self.body.cost, 1)}", names
-                )
+                many = f"{sizes} > {4 * max(VECTOR_WORK // self.body.cost, 1)}"
+                self._share_rows(out, many, operands)
             several = "tc_threads() > 1"
             if self.rows.in_parts:  # each row is shared where threads would have unequally many
                 several += " && (total >= 4 * tc_threads() || total % tc_threads() == 0)"
@@ -121,7 +121,7 @@ class KernelWriter:
             with out.block("else"):
                 out.line(f"{NAME}_range(0, total, {names});")
 
-    def _share_rows(self, out: CodeWriter, many: str, names: str) -> None:
+    def _share_rows(self, out: CodeWriter, many: str, operands: str) -> None:
         """Writes the stages in which threads share the rows of few columns."""
         column, phases = self.nest.column, self.body.phases
         others = " * ".join(f"n{k}" for k in self.loops.rows) or "1"
@@ -139,17 +139,15 @@ class KernelWriter:
             )
             with out.block("if (partial)"):
                 for number, phase in enumerate(phases):
-                    stage = names.replace("-1, 0, 1, nullptr", f"{number}, part, parts, partial")
+                    part = "part" if phase.loop else "0"
+                    stage = f"width, {number}, {part}, parts, partial, {operands}"
+                    head = "#pragma omp parallel for schedule(static) num_threads(parts)"
                     if phase.loop:
-                        out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
+                        out.line(head)
                         with out.block("for (int64_t part = 0; part < parts; ++part)"):
                             out.line(f"{NAME}_range(0, total, {stage});")
                     else:
-                        stage = stage.replace(" part,", " 0,")
-                        out.line(
-                            "#pragma omp parallel for schedule(static) num_threads(parts)"
-                            " if (total > 1 && total * width * parts > 32768)"
-                        )
+                        out.line(f"{head} if (total > 1 && total * width * parts > 32768)")
                         with out.block("for (int64_t tile = 0; tile < total; ++tile)"):
                             out.line(f"{NAME}_range(tile, tile + 1, {stage});")
                 out.line("__builtin_free(partial);")

@@ -48,7 +48,6 @@ INLINE V load_some(const float* p, int64_t count) {
 INLINE void put_some(float* p, V v, int64_t count) { memcpy(p, &v, count * 4); }
 #endif
 INLINE V same(float v) { return v - V{}; }
-
 // The value stays in a register from here on: left to itself GCC loads operands again for every multiplication, and
 // then the two loads a multiplication bound the speed (measured: 45 GFLOP/s instead of 100 on one core).
 #if defined(__AVX512F__)
