@@ -3,18 +3,16 @@ pages show; what the pages name in tables exists."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from pathlib import Path
 
 import pytest
 
 import tracer_core
+from tests.support.page_programs import BLOCK, blocks, printed_by
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = {"tutorial": 10, "migration": 1, "features": 8}
-BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
 def steady(text):
@@ -24,15 +22,9 @@ def steady(text):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_blocks_of_a_page(name):
-    names: dict[str, object] = {}
-    try:
-        for number, (block, shown) in enumerate(BLOCK.findall((DOCS / f"{name}.md").read_text())):
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(compile(block, f"docs/{name}.md, block {number}", "exec"), names)
-            assert steady(printed.getvalue()) == steady(shown), block
-    finally:
-        tracer_core.reset()
+    page = f"{name}.md"
+    for (block, shown), printed in zip(blocks(page), printed_by(page), strict=True):
+        assert steady(printed) == steady(shown), block
 
 
 @pytest.mark.parametrize("name", PAGES)
