@@ -231,6 +231,19 @@ def _attention(call: NativeCall) -> Launch:
     return "run_attention", [*call.addresses(*tensors, mask, call.result), *numbers]
 
 
+def _decoding_attention(call: NativeCall) -> Launch:
+    *tensors, mask, scale, hidden, causal, empty = call.node.args
+    dtypes = [call.program.buffers[tensor.buffer].dtype for tensor in (tensors[1], mask) if tensor]
+    strides = [tensor.layout.strides for tensor in (*tensors, call.result)]
+    query, key, value = (tensor.layout.sizes for tensor in tensors)
+    of_mask = None if mask is None else (dtypes[1], mask.layout.strides)
+    numbers = attention.decoding_numbers(
+        query, key, value[3], strides, of_mask, scale, hidden, causal, empty
+    )
+    operands = call.addresses(*tensors, mask, call.result)
+    return attention.DECODING[dtypes[0]], [*operands, *numbers]
+
+
 #: operator name, or the form of a choice -> its launch
 NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "batch": _batch,
@@ -247,4 +260,5 @@ NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "packed.linear": _packed_weight_linear,
     "packed.lstm": _lstm,
     "packed.attention": _attention,
+    "packed.decoding_attention": _decoding_attention,
 }

@@ -70,6 +70,13 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
     "attention": (("attention",), {"run_attention": 30}),
     **{
+        f"decoding_attention_{name}": (
+            (f"decoding_attention WEIGHT={kind} RUN=run_decoding_attention_{name}",),
+            {f"run_decoding_attention_{name}": 33},
+        )
+        for name, kind in (("float", "float"), ("bf16", "tc_bf16"), ("half", "tc_half"))
+    },
+    **{
         f"depthwise_{n}": (
             (f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "epilogues"),
             {f"run_depthwise_{n}": 23},

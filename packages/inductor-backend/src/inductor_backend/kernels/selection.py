@@ -410,6 +410,13 @@ def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> 
     return function_in(packed_ops, "attention", KernelKind.NATIVE, reason, symbolic=True)
 
 
+def _decoding_attention(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice:
+    reason = "keys and values are read once"
+    return function_in(packed_ops, "decoding_attention", KernelKind.NATIVE, reason, symbolic=True)
+
+
 def _bernoulli(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "torch's own stream, in vectors"
     return KernelChoice(target, f"{rng.__name__}:{target.__name__}", KernelKind.PYTHON, reason)
@@ -441,6 +448,7 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoi
     packed_ops.pack: _pack,
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,
+    packed_ops.decoding_attention: _decoding_attention,
     rng.bernoulli: _bernoulli,
     collectives.wait: lambda target, args, hint: WAIT,
     linear_algebra.checked: lambda target, args, hint: CHECK,
