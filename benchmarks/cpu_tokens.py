@@ -170,11 +170,11 @@ def _llama_cpp(name: str, weights: str, compiler: str, folder: Path) -> tuple[Ru
 
     def run(tokens: int) -> None:
         model.reset()
-        given = prompt
+        following = prompt
         for _ in range(tokens):
-            model.eval(given)
+            model.eval(following)
             last = llama_cpp.llama_get_logits(model.ctx)
-            given = [int(np.ctypeslib.as_array(last, (model.n_vocab(),)).argmax())]
+            following = [int(np.ctypeslib.as_array(last, (model.n_vocab(),)).argmax())]
 
     return run, numbers
 
@@ -188,7 +188,7 @@ def _write_gguf(path: Path, sizes: dict[str, int], weights: str) -> int:
     kind = {"float32": Kind.F32, "bfloat16": Kind.BF16, "int8": Kind.Q8_0, "int4": Kind.Q4_0}[
         weights
     ]
-    hidden, inner, words = (sizes[f"{n}_size"] for n in ("hidden", "intermediate", "vocab"))
+    hidden, inner, vocabulary = (sizes[f"{n}_size"] for n in ("hidden", "intermediate", "vocab"))
     heads, key_heads = sizes["num_attention_heads"], sizes["num_key_value_heads"]
     keys = hidden // heads * key_heads
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -200,9 +200,13 @@ def _write_gguf(path: Path, sizes: dict[str, int], weights: str) -> int:
     writer.add_head_count_kv(key_heads)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_dimension_count(hidden // heads)
-    writer.add_vocab_size(words)
+    writer.add_vocab_size(vocabulary)
     writer.add_tokenizer_model("no_vocab")
-    shapes = {"token_embd": (words, hidden), "output_norm": (hidden,), "output": (words, hidden)}
+    shapes = {
+        "token_embd": (vocabulary, hidden),
+        "output_norm": (hidden,),
+        "output": (vocabulary, hidden),
+    }
     layer = {
         "attn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (keys, hidden),
         "attn_v": (keys, hidden), "attn_output": (hidden, hidden), "ffn_norm": (hidden,),

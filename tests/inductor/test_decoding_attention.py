@@ -64,8 +64,8 @@ def check(function, *args, launcher: str | None, texts, **options) -> None:
                 (x.double().nan_to_num() - exact.nan_to_num()).abs().max() for x in (result, eager)
             )
             assert error <= 3 * of_eager + 1e-6, (error, of_eager)
-    found = re.findall(r" (run_\w*attention\w*)\(", texts[-1])
-    assert found == ([launcher] if launcher else [])
+    launchers = re.findall(r" (run_\w*attention\w*)\(", texts[-1])
+    assert launchers == ([launcher] if launcher else [])
 
 
 SIZES = {
@@ -192,18 +192,18 @@ def test_causal_queries(queries, texts):
 
 
 def test_which_kernel_computes_several_queries(texts):
-    """16 queries that share keys read them once, 17 turn them first; so do those of heads of their own
+    """16 queries that share keys read them once, for 17 they are transposed first; so do those of heads of their own
     as long as keys fit into the cache, and queries that are many beside the keys."""
     torch.manual_seed(0)
-    few, turned = DECODING[torch.float32], "run_attention"
+    few, x[torch.float32], "run_attention"
     most = KEYS[native.lanes()]
     for sizes, launcher in (
         ((1, 4, 2, 16, 200, 32), few),
-        ((1, 4, 2, 17, 200, 32), turned),
-        ((1, 4, 4, 2, most, 32), turned),
+        ((1, 4, 2, 17, 200, 32), transposed),
+        ((1, 4, 4, 2, most, 32), transposed),
         ((1, 4, 4, 2, most + 1, 32), few),
         ((1, 4, 2, 4, 4 * KEYS_PER_QUERY, 32), few),
-        ((1, 4, 2, 4, 4 * KEYS_PER_QUERY - 1, 32), turned),
+        ((1, 4, 2, 4, 4 * KEYS_PER_QUERY - 1, 32), transposed),
         ((1, 4, 2, 1, 100, 257), None),
     ):
         check(attend, *operands(*sizes), launcher=launcher, texts=texts)

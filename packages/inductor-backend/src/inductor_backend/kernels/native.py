@@ -45,10 +45,10 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     ),
     **{
         f"few_rows_{name}": (
-            (f"few_rows WEIGHT=tc_{name} RUN=run_few_rows_{name}", "epilogues"),
-            {f"run_few_rows_{name}": 13},
+            (f"few_rows WEIGHT=tc_{name} RUN=run_few_rows_{name}{more}", "epilogues"),
+            {f"run_few_rows_{name}": 13, **({"run_grouped_bf16": 14} if more else {})},
         )
-        for name in ("bf16", "half")
+        for name, more in (("bf16", " GROUPED=run_grouped_bf16"), ("half", ""))
     },
     "rng": (("rng",), {"run_bernoulli": 4}),
     "pack": (

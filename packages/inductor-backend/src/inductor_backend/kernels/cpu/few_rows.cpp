@@ -123,3 +123,23 @@ EXPORT void RUN(const int64_t* a) {
     float* memory = packed.get((size_t)((M < GROUP ? M : GROUP) * f.padded()));
     for (int64_t m = 0; m < M; m += GROUP) f.multiply(m, M - m < GROUP ? M - m : GROUP, memory);
 }
+
+#ifdef GROUPED
+// Rows in groups, each with a matrix of its own, of which only those with rows are read; rows after the last group are 0.
+// As RUN without bias and epilogue; after K: the groups' number, elements from a matrix to the next, the int32 end of each group
+EXPORT void GROUPED(const int64_t* a) {
+    FewRows f{(const WEIGHT*)a[0], (const WEIGHT*)a[3], nullptr, (WEIGHT*)a[6], a[5], a[1], a[2], a[4], a[7], a[9], a[10], NONE};
+    const int64_t M = a[8], count = a[11], apart = a[12];
+    const int32_t* ends = (const int32_t*)a[13];
+    if (M == 0 || f.N == 0) return;
+    float* memory = packed.get((size_t)((M < GROUP ? M : GROUP) * f.padded()));
+    int64_t m = 0;
+    for (int64_t g = 0; g < count; g++, f.w += apart)
+        for (const int64_t end = ends[g] < M ? ends[g] : M; m < end;) {
+            const int64_t rows = end - m < GROUP ? end - m : GROUP;
+            f.multiply(m, rows, memory);
+            m += rows;
+        }
+    for (; m < M; m++) memset((void*)(f.out + m * f.ldo), 0, f.N * sizeof(WEIGHT));
+}
+#endif
