@@ -192,10 +192,10 @@ def test_causal_queries(queries, texts):
 
 
 def test_which_kernel_computes_several_queries(texts):
-    """16 queries that share keys read them once, for 17 they are transposed first; so do those of heads of their own
-    as long as keys fit into the cache, and queries that are many beside the keys."""
+    """Keys that 16 queries share are read once, for 17 they are transposed first; so are those of heads
+    of their own that fit into the cache, and those of queries that are many beside them."""
     torch.manual_seed(0)
-    few, x[torch.float32], "run_attention"
+    few, transposed = DECODING[torch.float32], "run_attention"
     most = KEYS[native.lanes()]
     for sizes, launcher in (
         ((1, 4, 2, 16, 200, 32), few),
