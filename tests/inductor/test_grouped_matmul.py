@@ -32,7 +32,7 @@ def exact(x, w, ends):
 
 def check(fast, x, w, ends):
     with torch.no_grad():
-        result, eager, truth = (
+        result, eager, expected = (
             fast(x, w, ends),
             torch._grouped_mm(x, w, offs=ends),
             exact(x, w, ends),
@@ -41,7 +41,7 @@ def check(fast, x, w, ends):
         eager.shape, eager.stride(), eager.dtype,
     )  # fmt: skip
     last = int(ends[-1])
-    error, of_eager = ((y.double() - truth)[:last].abs().max() for y in (result, eager))
+    error, of_eager = ((y.double() - expected)[:last].abs().max() for y in (result, eager))
     assert error <= 1.5 * of_eager + 1e-3
     assert not result[last:].any()  # eager leaves them uninitialized
 
