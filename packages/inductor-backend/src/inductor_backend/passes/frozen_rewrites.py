@@ -185,7 +185,7 @@ def geometry_of(node: Node, always: bool = False) -> Geometry | None:
     if (
         value is None
         or filters is None
-        or value.dim() != 4
+        or value.dim() not in (3, 4)
         or transposed
         or not _float32(x, weight, bias)
     ):
@@ -194,14 +194,16 @@ def geometry_of(node: Node, always: bool = False) -> Geometry | None:
     if not all(isinstance(number, int) for number in numbers) or 0 in filters.shape:
         return None
     count, inside, *kernel_size = filters.shape
-    pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
     channels: Any = inside * groups  # type: ignore[operator]
-    size: Any = (kernel_size[0], kernel_size[1])
+    size: Any = (1, *kernel_size)[-2:]
+    pairs: Any = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
+    if value.dim() == 3:  # a sequence is an image of one row
+        pairs = [(row, pair[1]) for row, pair in zip((1, 0, 1), pairs, strict=True)]
     g = Geometry(channels, count, size, pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type]
     if not (always or is_fast(g)):
         return None
-    batch, _, height, width = (hint(size) for size in node.meta["val"].shape)
-    return for_result(g, batch, height, width)
+    batch, _, *lines = map(hint, node.meta["val"].shape)
+    return for_result(g, batch, *(1, *lines)[-2:])
 
 
 def packed_weight_convolution(editor: Editor, node: Node, always: bool = False) -> Node | None:
