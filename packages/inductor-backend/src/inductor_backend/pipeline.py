@@ -26,6 +26,7 @@ from inductor_backend.passes.float32_compute import with_float32_compute
 from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.horizontal_matmul import merge_matmuls
 from inductor_backend.passes.host_constants import with_constants_on_device
+from inductor_backend.passes.linear_layers import with_linear_layers
 from inductor_backend.passes.lstm import pack_layers
 from inductor_backend.passes.native_operators import with_native_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
@@ -47,6 +48,7 @@ PIPELINE = (
     _rewrite("constant_folding", rewrites.rewritten(with_folded_constants), "cpu"),
     _rewrite("float32_compute", rewrites.rewritten(with_float32_compute), "cpu"),
     _rewrite("attention", rewrites.rewritten(with_native_attention), "cpu"),
+    _rewrite("linear_layers", rewrites.rewritten(with_linear_layers), "cpu"),
     _rewrite("native_operators", rewrites.rewritten(with_native_operators), "cpu", aot_standalone=True),
     _rewrite("freeze", rewrites.freeze, frozen=True),
     _rewrite("fold_batch_norm", rewrites.frozen(fold_batch_norm), "cpu", frozen=True),

@@ -199,7 +199,12 @@ def _conv1x1(call: NativeCall) -> Launch:
 def _packed_weight_convolution(call: NativeCall) -> Launch:
     x, weight, bias, numbers, contiguous, scale = call.node.args
     batch, _, height, width = x.layout.sizes
-    sizes = (batch, height, width, *call.result.layout.sizes[2:])
+    sizes = (
+        batch,
+        height,
+        width,
+        *(1, *call.result.layout.sizes[2:])[-2:],
+    )  # a sequence has one row
     name, values = packed_weights.call(
         geometry(numbers), sizes, call.node.epilogue, call.node.last_epilogue, contiguous
     )

@@ -66,8 +66,11 @@ def convolution(
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Computes ``last_epilogue(epilogue(convolution(x, weight) * scale + bias) + residual)``,
-    channels-last;
-    scale: one per channel."""
+    channels-last, for images, or sequences [N, C, L]; scale: one per channel."""
+    if x.dim() == 3:
+        added = None if residual is None else residual.unsqueeze(2)
+        rest = (weight, bias, numbers, epilogue, added, last_epilogue, scale)
+        return convolution(x.unsqueeze(2), *rest).squeeze(2)
     last = torch.channels_last
     inputs = None if residual is None else residual.contiguous(memory_format=last)
     g = geometry(numbers)

@@ -103,9 +103,10 @@ def packed_size(g: Geometry) -> int:
 
 
 def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
-    """Returns the weight [N, C / groups, kh, kw] (or [N, C]) in its kernel's layout."""
+    """Returns the weight [N, C / groups, kh, kw] (or [N, C / groups, kw], [N, C]) in its kernel's
+    layout."""
     packed = torch.empty(packed_size(g), dtype=torch.float32)
-    weight = weight.detach()
+    weight = weight.detach() if weight.dim() != 3 else weight.detach().unsqueeze(2)
     if not packable(g, weight.shape, weight.stride()):
         weight = weight.contiguous()
     name, numbers = pack_call(g, weight.shape, weight.stride())

@@ -41,6 +41,9 @@ aten = operators("aten")
 #: From this many rows on both operands are packed block by block; with fewer, weights are read
 #: once, unpacked.
 BLOCKED_ROWS = 64
+#: With more rows than this, packed weights are read no faster than those that are packed block by block
+#: (vectors of up to 8 floats).
+PACKED_ROWS = 192
 #: Above this many rows, MKL computes what the blocked kernel does not take (few columns).
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.

@@ -28,6 +28,30 @@ def gelu(x: Value, approximate: str = "none") -> Value:
     return make({"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate], x)
 
 
+#: (Phi(-a) / exp(-a^2 / 2) - 1/2) / u as a polynomial of u = a / (1 + 0.3 a), the highest power first. Phi is
+#: the normal distribution; errors of Phi(-a) are below 3.1e-8 (of eager's 1 + erf: 6e-8).
+_TAIL = (
+    -1.0492834e-05, 2.40718146e-05, 0.00036786744, -0.000460863754,
+    -0.0188821219, 0.13031657, -0.398942232,
+)  # fmt: skip
+
+
+@elementwise(2, aten.gelu_backward.default)
+def gelu_backward(dy: Value, x: Value, approximate: str = "none") -> Value:
+    """``dy * (Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi))`` in float32, with one exponential function for
+    both (`decompositions` has the other forms)."""
+    total, *rest = (const(number, x.dtype) for number in (*_TAIL, 0.5))
+    a, unit = make("abs", x), const(1, x.dtype)
+    u = make("div", a, make("fma", a, const(0.3, x.dtype), unit))
+    for coefficient in rest:
+        total = make("fma", total, u, coefficient)
+    bell = make("exp", make("mul", make("mul", x, x), const(-0.5, x.dtype)))
+    tail = make("mul", total, bell)
+    phi = make("where", make("lt", x, const(0, x.dtype)), tail, make("sub", unit, tail))
+    density = const(0.3989422804014327, x.dtype)
+    return make("mul", dy, make("fma", make("mul", x, bell), density, phi))
+
+
 @elementwise(1, aten.leaky_relu.default)
 def leaky_relu(x: Value, slope: Any = 0.01) -> Value:
     below = make("mul", x, const(slope, x.dtype))

@@ -19,7 +19,7 @@ from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels import packed_ops
 from inductor_backend.runtime.cuda import tf32
-from tracer_core.plugin_api import operators
+from tracer_core.plugin_api import Trait, operators, overloads_with
 
 aten = operators("aten")
 
@@ -31,6 +31,19 @@ CONVOLUTIONS = {
 
 #: ATen's operators that are faster on channels-last images and return such ones.
 FOLLOWERS = frozenset({aten.max_pool2d_with_indices_backward.default})
+
+#: Operators that read and write images of any strides.
+COMBINED = frozenset(
+    {
+        aten.cat.default,
+        aten.upsample_bilinear2d.default,
+        aten.upsample_bicubic2d.default,
+        aten.upsample_nearest2d.default,
+    }
+)
+
+#: Operators whose results are views.
+VIEWS = overloads_with(Trait.VIEW)
 
 #: Channels from which a convolution fills tensor cores.
 CHANNELS = 16
@@ -61,7 +74,34 @@ def channels_last_nodes(
         ):
             if _is_image(node) and not (node.target in CONVOLUTIONS and stays_contiguous(node)):
                 nodes.add(node)
-    return nodes
+        sources = [] if gpu else [source for source in node.all_input_nodes if source in nodes]
+        if not gpu and (starts(node) or any(_follows(node, source) for source in sources)):
+            nodes.add(node)
+    return nodes if gpu else nodes | _only_read_last(graph, nodes)
+
+
+def _only_read_last(graph: torch.fx.Graph, nodes: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Returns the images that eager mode makes contiguous of channels-last ones (of a single image it
+    does not know better), though only channels-last images are computed from them."""
+    combined: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        sources = node.all_input_nodes if node.target in COMBINED and _is_image(node) else ()
+        if any(source in combined or _lies_last(source.meta.get("val")) for source in sources):
+            combined.add(node)
+    result: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node in combined and all(user in nodes or user in result for user in node.users):
+            result.add(node)
+    return result
+
+
+def _follows(node: torch.fx.Node, source: torch.fx.Node) -> bool:
+    """Checks for a sequence (N, C, L) computed from a channels-last one: of equal sizes, and no view,
+    which has its operand's memory. Other values of three dimensions may be anything."""
+    value, operand = _first(node), _first(source)
+    if value is None or operand is None or value.dim() != 3 or node.target in VIEWS:
+        return False
+    return tuple(map(str, value.shape)) == tuple(map(str, operand.shape))
 
 
 def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
@@ -101,6 +141,11 @@ def _lies_last(value: Any) -> bool:
 def _is_image(node: torch.fx.Node) -> bool:
     """Checks for a 4-d value (or a tuple that begins with one; a first convolution's backward has
     no gradient of the image)."""
+    value = _first(node)
+    return value is not None and value.dim() == 4
+
+
+def _first(node: torch.fx.Node) -> torch.Tensor | None:
     value: Any = node.meta.get("val")
     if isinstance(value, (tuple, list)) and value:
         value = (
@@ -108,4 +153,4 @@ def _is_image(node: torch.fx.Node) -> bool:
             if value[0] is None and node.target is aten.convolution_backward.default
             else value[0]
         )
-    return isinstance(value, torch.Tensor) and value.dim() == 4
+    return value if isinstance(value, torch.Tensor) else None

@@ -102,7 +102,7 @@ class Lowering:
 
     def strides(self, position: int | None = None) -> tuple[Expr, ...]:
         """Returns the result's strides: eager's, or channels-last where the graph's images are."""
-        if self.node in self.last and len(sizes := self.shape(position)) == 4:
+        if self.node in self.last and len(sizes := self.shape(position)) in (3, 4):
             return last_strides(sizes)
         return self.sizes.exprs(self.meta(position).stride())
 
@@ -476,9 +476,10 @@ class Lowering:
 
 
 def last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Returns channels-last strides."""
-    _, channels, height, width = sizes
-    return (simplify(channels * height * width), 1, simplify(channels * width), channels)
+    """Returns channels-last strides of images, or of sequences (N, C, L)."""
+    _, channels, *inner = sizes
+    dense = contiguous_strides((*inner, channels))
+    return (simplify(dense[0] * inner[0]), 1, *dense[:-1])
 
 
 def normalize_dims(dims: Any, rank: int) -> list[int]:

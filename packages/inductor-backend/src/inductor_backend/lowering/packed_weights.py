@@ -30,6 +30,7 @@ def convolution(
     scale: Ref | None = None,
 ) -> Ref:
     g = packed_ops.geometry(numbers)
+    x = x if len(x.sizes) == 4 else x.unsqueeze(2)  # a sequence is an image of one row
     layout = x.strided()
     contiguous = (
         g.bordered and layout is not None and same_strides(layout, contiguous_strides(x.sizes))
@@ -53,6 +54,7 @@ def convolution(
 @lower(packed_ops.pack)
 def pack(ctx: Lowering, weight: Ref, numbers: Sequence[Any]) -> Ref:
     """Packs a weight that is no constant, in each call."""
+    weight = weight if len(weight.sizes) != 3 else weight.unsqueeze(2)
     layout = weight.strided()
     g = packed_ops.geometry(numbers)
     if layout is None or not packed_weights.packable(g, layout.sizes, layout.strides):

@@ -91,6 +91,13 @@ def _elu_gradient(
     return torch.where(value > 0, slope * scale, slope * input_scale * grown).to(x.dtype)
 
 
+def _gelu_gradient(dy: Any, x: Any, *, approximate: str = "none") -> Any:
+    """aten.gelu_backward, where no lowering computes it."""
+    if approximate == "none" and x.dtype != torch.float64 and not _for_triton(x):
+        return NotImplemented
+    return _of_aten()[aten.gelu_backward.default](dy, x, approximate=approximate)
+
+
 def _hardswish_gradient(dy: Any, x: Any) -> Any:
     """aten.hardswish_backward: see `_elu_gradient`."""
     if _for_triton(x) or not in_vectors(dy, x, avx512=True):
@@ -148,6 +155,7 @@ _REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
     aten.celu.default: lambda x, alpha=1.0: aten.elu(x, alpha, 1.0, 1.0 / alpha),
     aten.elu_backward.default: _elu_gradient,
+    aten.gelu_backward.default: _gelu_gradient,
     aten.hardswish_backward.default: _hardswish_gradient,
     aten.hardtanh_backward.default: _hardtanh_gradient,
     aten.logit_backward.default: _logit_gradient,

@@ -14,8 +14,16 @@ import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import packed_ops
+from inductor_backend.kernels.native import lanes
 from inductor_backend.kernels.packed_weights import Geometry, for_result, is_fast
-from inductor_backend.kernels.selection import BLOCKED_ROWS, FEW_ROWS_FORMS, MATMULS, Operand, best
+from inductor_backend.kernels.selection import (
+    BLOCKED_ROWS,
+    FEW_ROWS_FORMS,
+    MATMULS,
+    PACKED_ROWS,
+    Operand,
+    best,
+)
 from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
@@ -158,11 +166,16 @@ def put(editor: Editor, old: Node, new: Node) -> None:
 def is_widened(node: Node) -> bool:
     """Returns whether a matmul of few rows of 16-bit floats has a kernel that widens them as it reads
     them."""
+    return _form(node) in FEW_ROWS_FORMS.values()
+
+
+def _form(node: Node) -> str:
+    """Returns the form of the kernel that computes a matmul as it is."""
     sources = node.all_input_nodes
     if node.target not in MATMULS or node.kwargs or node.args != tuple(sources):
-        return False  # scaled, or one tensor twice
+        return ""  # scaled, or one tensor twice
     operands = [Operand.of(source.meta["val"]) for source in sources]
-    return best(node.target, operands, hint).form in FEW_ROWS_FORMS.values()
+    return best(node.target, operands, hint).form
 
 
 def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
@@ -185,7 +198,7 @@ def geometry_of(node: Node, always: bool = False) -> Geometry | None:
     if (
         value is None
         or filters is None
-        or value.dim() != 4
+        or value.dim() not in (3, 4)
         or transposed
         or not _float32(x, weight, bias)
     ):
@@ -194,14 +207,16 @@ def geometry_of(node: Node, always: bool = False) -> Geometry | None:
     if not all(isinstance(number, int) for number in numbers) or 0 in filters.shape:
         return None
     count, inside, *kernel_size = filters.shape
-    pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
     channels: Any = inside * groups  # type: ignore[operator]
-    size: Any = (kernel_size[0], kernel_size[1])
+    size: Any = (1, *kernel_size)[-2:]
+    pairs: Any = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
+    if value.dim() == 3:  # a sequence is an image of one row
+        pairs = [(row, pair[1]) for row, pair in zip((1, 0, 1), pairs, strict=True)]
     g = Geometry(channels, count, size, pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type]
     if not (always or is_fast(g)):
         return None
-    batch, _, height, width = (hint(size) for size in node.meta["val"].shape)
-    return for_result(g, batch, height, width)
+    batch, _, *lines = map(hint, node.meta["val"].shape)
+    return for_result(g, batch, *(1, *lines)[-2:])
 
 
 def packed_weight_convolution(editor: Editor, node: Node, always: bool = False) -> Node | None:
@@ -260,6 +275,8 @@ def _matmul(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | Non
         return None
     if hint(x.shape[0]) < BLOCKED_ROWS:
         return _unpacked(editor, node, bias, a, b)
+    if hint(x.shape[0]) > PACKED_ROWS and lanes() <= 8 and _form(node) == "blocked":
+        return None
     numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(k, n))
     rows = editor.call(node, aten.t.default, b)
     ready = editor.call(node, packed_ops.pack, rows, numbers)

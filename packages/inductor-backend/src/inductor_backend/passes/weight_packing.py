@@ -7,6 +7,7 @@ Results differ by rounding alone. Measurements: docs/lab/cpu_kernels.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,8 +58,8 @@ def _pays(node: torch.fx.Node) -> bool:
 
 
 def pays(g: Geometry, sizes: Sequence[Any]) -> bool:
-    """Checks whether a convolution with a result of these sizes (N, C, H, W) pays for packing its
-    weight."""
-    pixels = hint(sizes[0]) * hint(sizes[2]) * hint(sizes[3])
+    """Checks whether a convolution with a result of these sizes (N, C, H, W or N, C, L) pays for
+    packing its weight."""
+    pixels = math.prod(map(hint, (sizes[0], *sizes[2:])))
     least = PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS_OF_TILES if g.tiled else PIXELS
     return g.groups > 1 or pixels > least

@@ -6,7 +6,10 @@
 // so that an operand of any size is read from memory once. Sums run over DEPTH products before they join c.
 #include "gemm.h"
 
-#define DEPTH 320            // rows of a panel: measured, 128 loses 5 %, 384 wins nothing more
+#define DEPTH 384            // rows of a panel: measured, 128 loses 5 %; widths of transformers are multiples
+#define WIDE (NB * LANES)    // columns of a strip of a panel: 24 KB, which stay in L1 for all rows of a group
+#define GROUP (16 * MB)      // rows of it: 150 KB, which stay in L2 for all strips of
+#define PANELS 4             // panels
 #define A_FLOATS (1 << 20)   // of `a` at once
 #define MAX_DEPTH 4096      // of it
 
@@ -18,7 +21,7 @@ static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t 
     V acc[R][C] = {};
     UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(c + i * ldc + j * LANES, 1, 3);
     for (int64_t k = 0; k < K; k++)
-        add_products(acc, [&](int i) { return same(PACKED ? a[k * MB + i] : a[i * lda + k]); }, [&](int j) { return load(b + k * NC + j * LANES); });
+        add_products(acc, [&](int i) { return same(PACKED ? a[k * MB + i] : a[i * lda + k]); }, [&](int j) { return load(b + k * WIDE + j * LANES); });
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int j = 0; j < C; j++) {
             float* p = c + i * ldc + j * LANES;
@@ -29,25 +32,19 @@ static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t 
 typedef void (*block_function)(const float*, int64_t, const float*, int64_t, float*, int64_t, bool, const float*);
 #define BY_ROWS(C, P) {block<1, C, P>, block<2, C, P>, block<3, C, P>, block<4, C, P>, block<5, C, P>, block<6, C, P>}
 static const block_function BLOCK[2][MB] = {BY_ROWS(NB, false), BY_ROWS(NB, true)};
-// `count` rows, the first `columns` of a panel: NB vectors at once, which are all NC columns only where vectors have 16 floats
-static void blocks(bool packed, int64_t count, const float* a, int64_t lda, const float* panel, int64_t K, int64_t columns, float* c, int64_t ldc,
-                   bool add, const float* bias = nullptr) {
-    for (int64_t n = 0; n < columns; n += NB * LANES)
-        BLOCK[packed][count - 1](a, lda, panel + n, K, c + n, ldc, add, bias ? bias + n : nullptr);
-}
 
 // ---- packing
-// columns [n, n + 64) of rows [0, K): panel[k][64], zeros after the last column
+// columns [n, n + 64) of rows [0, K): panel[64 / WIDE][k][WIDE], zeros after the last column
 static void pack_b(const Side& b, int64_t columns, int64_t K, float* panel) {
+    const auto place = [&](int64_t k, int64_t n) { return panel + n / WIDE * WIDE * K + k * WIDE + n % WIDE; };
     if (b.columns == 1) {
         for (int64_t k = 0; k < K; k++) {
             const float* from = b.data + k * b.rows;
-            float* to = panel + k * NC;
             if (columns == NC) {
                 __builtin_prefetch(from + 8 * b.rows, 0, 2);
-                UNROLL for (int j = 0; j < NC; j += LANES) put(to + j, load(from + j));
+                UNROLL for (int j = 0; j < NC; j += LANES) put(place(k, j), load(from + j));
             } else {
-                for (int64_t j = 0; j < NC; j++) to[j] = j < columns ? from[j] : 0.0f;
+                for (int64_t j = 0; j < NC; j++) *place(k, j) = j < columns ? from[j] : 0.0f;
             }
         }
         return;
@@ -60,13 +57,13 @@ static void pack_b(const Side& b, int64_t columns, int64_t K, float* panel) {
             V v[LANES];
             UNROLL for (int i = 0; i < LANES; i++) v[i] = load(from + i * b.columns + k);
             transpose(v);
-            UNROLL for (int i = 0; i < LANES; i++) put(panel + (k + i) * NC + n, v[i]);
+            UNROLL for (int i = 0; i < LANES; i++) put(place(k + i, n), v[i]);
         }
         for (; k < K; k++)
-            for (int64_t j = 0; j < LANES; j++) panel[k * NC + n + j] = from[j * b.columns + k];
+            for (int64_t j = 0; j < LANES; j++) place(k, n)[j] = from[j * b.columns + k];
     }
     for (; n < NC; n++)
-        for (int64_t k = 0; k < K; k++) panel[k * NC + n] = n < columns ? b.data[n * b.columns + k] : 0.0f;
+        for (int64_t k = 0; k < K; k++) *place(k, n) = n < columns ? b.data[n * b.columns + k] : 0.0f;
 }
 // rows [m, m + rows) of `a` (its columns dense), [rows / MB][k][MB]: each k is one piece of a dense column
 static void pack_a(const float* a, int64_t lda, int64_t rows, int64_t K, float* to) {
@@ -106,32 +103,42 @@ struct Product {
             UNROLL for (int j = 0; j < NC; j += LANES) put(c + j, load(c + j) + load(r + j));
         }
     }
-    // rows [m0, m0 + rows) of columns [n0, n0 + 64): depth [k0, k0 + depth) of `a` at `at`
-    void chunk(const float* at, int64_t m0, int64_t rows, int64_t n0, int64_t k0, int64_t depth, bool packed, float* panel) const {
-        const int64_t columns = N - n0 < NC ? N - n0 : NC;
-        alignas(64) float tile[MB * NC];
-        const Cut cut(rows, MB);
-        for (int64_t k = 0; k < depth; k += DEPTH) {
-            const int64_t kc = depth - k < DEPTH ? depth - k : DEPTH;
-            pack_b({b.data + (k0 + k) * b.rows + n0 * b.columns, b.rows, b.columns}, columns, kc, panel);
-            const bool add = onto || k0 + k != 0, last = k0 + k + kc == K;
-            for (int64_t i = 0, m = 0, count; m < rows; m += count, i++) {
-                count = packed ? (rows - m < MB ? rows - m : MB) : cut.at(i);
-                const float* as = packed ? at + m * depth + k * MB : at + m * a.rows + k;
-                float* c = out.out + (m0 + m) * out.ldo + n0;
-                if (columns == NC) {
-                    blocks(packed, count, as, a.rows, panel, kc, NC, c, out.ldo, add, last && out.bias ? out.bias + n0 : nullptr);
-                    if (last) finish(c, m0 + m, count, n0);
-                    continue;
-                }
-                if (add)
-                    for (int64_t r = 0; r < count; r++) memcpy(tile + r * NC, c + r * out.ldo, columns * 4);
-                blocks(packed, count, as, a.rows, panel, kc, columns, tile, NC, add);
-                if (last) store_rows(&out, tile, m0 + m, count, n0, columns);
-                else
-                    for (int64_t r = 0; r < count; r++) memcpy(c + r * out.ldo, tile + r * NC, columns * 4);
-            }
+    // rows [m0 + m, m0 + m + rows) of columns [n0, n0 + columns), PANELS panels at most: depth [k0, k0 + depth). rows_packed: of
+    // `a` from m0 on, which lie at `memory`
+    void chunk(const float* memory, int64_t rows_packed, int64_t m0, int64_t m, int64_t rows, int64_t n0, int64_t columns, int64_t k0, int64_t depth,
+               float* panels) const {
+        const Cut depths(depth, DEPTH);
+        for (int64_t i = 0; i < depths.count; i++) {
+            const int64_t kc = depths.at(i), k = depths.from(i);
+            const float* from = b.data + (k0 + k) * b.rows + n0 * b.columns;
+            for (int64_t n = 0; n < columns; n += NC)
+                pack_b({from + n * b.columns, b.rows, b.columns}, columns - n < NC ? columns - n : NC, kc, panels + n * kc);
+            for (int64_t g = m; g < m + rows; g += GROUP)
+                for (int64_t n = 0; n < columns; n += NC)
+                    group(memory ? memory + k * rows_packed + g * kc : a.data + (m0 + g) * a.rows + k0 + k, memory ? kc : a.rows, m0 + g,
+                          m + rows - g < GROUP ? m + rows - g : GROUP, n0 + n, columns - n < NC ? columns - n : NC, kc, memory, panels + n * kc,
+                          onto || k0 + k != 0, k0 + k + kc == K);
         }
+    }
+    // `count` rows times a panel, of kc rows; lda: floats from a row of `a` to the next
+    void group(const float* at, int64_t lda, int64_t m, int64_t count, int64_t n0, int64_t columns, int64_t kc, bool packed, const float* panel, bool add,
+               bool last) const {
+        alignas(64) float tile[GROUP * NC];
+        float *c = out.out + m * out.ldo + n0, *to = columns == NC ? c : tile;
+        const int64_t ldo = columns == NC ? out.ldo : NC;
+        const float* bias = columns == NC && last && out.bias ? out.bias + n0 : nullptr;
+        if (add && columns < NC)
+            for (int64_t r = 0; r < count; r++) memcpy(tile + r * NC, c + r * out.ldo, columns * 4);
+        const Cut cut(count, MB);
+        for (int64_t n = 0; n < columns; n += WIDE)
+            for (int64_t i = 0, r = 0, some; r < count; r += some, i++) {
+                some = !packed ? cut.at(i) : count - r < MB ? count - r : MB;
+                BLOCK[packed][some - 1](at + r * lda, lda, panel + n * kc, kc, to + r * ldo + n, ldo, add, bias ? bias + n : nullptr);
+            }
+        if (columns == NC && last) finish(c, m, count, n0);
+        else if (last) store_rows(&out, tile, m, count, n0, columns);
+        else if (columns < NC)
+            for (int64_t r = 0; r < count; r++) memcpy(c + r * out.ldo, tile + r * NC, columns * 4);
     }
 };
 }
@@ -146,34 +153,37 @@ static void store_zeros(const Product& p) {
         }
 }
 
-static thread_local Scratch packed_a;
+static thread_local Scratch packed_a, packed_b;
 
 static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
     if (p.K == 0) return store_zeros(p);
     const bool packed = p.a.columns != 1;
-    const int64_t deep = p.K < MAX_DEPTH ? p.K : MAX_DEPTH, most = A_FLOATS / deep / MB * MB;
-    const int64_t step = p.M < most ? p.M : most < 32 * MB ? 32 * MB : most, chunks = (p.N + NC - 1) / NC;
+    const int64_t deep = p.K < MAX_DEPTH ? p.K : MAX_DEPTH, cached = A_FLOATS / deep, most = cached < 32 * MB ? 32 * MB : cached;
+    const int64_t steps = (p.M + most - 1) / most, step = ((p.M + steps - 1) / steps + MB - 1) / MB * MB;  // each packs all of b
     const int threads = threads_for(p.M * p.N * p.K);
-    float* memory = packed ? packed_a.get((size_t)((step + MB) * deep)) : nullptr;
+    const int64_t wide = threads == 1 || p.N >= 3 * PANELS * NC * threads ? PANELS * NC : NC, chunks = (p.N + wide - 1) / wide;
+    float* memory = packed ? packed_a.get((size_t)(step * deep)) : nullptr;
     for (int64_t m0 = 0; m0 < p.M; m0 += step) {
         const int64_t rows = p.M - m0 < step ? p.M - m0 : step;
         const int64_t part = rows_of_task(rows, rows + MB, chunks, threads), parts = (rows + part - 1) / part;
         for (int64_t k0 = 0; k0 < p.K; k0 += deep) {
             const int64_t depth = p.K - k0 < deep ? p.K - k0 : deep;
+            const Cut depths(depth, DEPTH);
 #pragma omp parallel num_threads(threads) if (threads > 1)
             {
-                alignas(64) float panel[DEPTH * NC];
+                float* panels = packed_b.get(PANELS * DEPTH * NC);
                 if (packed) {
-#pragma omp for schedule(static)
-                    for (int64_t m = 0; m < rows; m += 8 * MB)
-                        pack_a(p.a.data + m0 + m + k0 * p.a.columns, p.a.columns, rows - m < 8 * MB ? rows - m : 8 * MB, depth, memory + m * depth);
+#pragma omp for collapse(2) schedule(static)
+                    for (int64_t i = 0; i < depths.count; i++)
+                        for (int64_t m = 0; m < rows; m += 8 * MB)
+                            pack_a(p.a.data + m0 + m + (k0 + depths.from(i)) * p.a.columns, p.a.columns, rows - m < 8 * MB ? rows - m : 8 * MB,
+                                   depths.at(i), memory + depths.from(i) * step + m * depths.at(i));
                 }
 #pragma omp for schedule(dynamic, 1)
                 for (int64_t task = 0; task < chunks * parts; task++) {
-                    const int64_t n0 = task / parts * NC, m = task % parts * part, count = rows - m < part ? rows - m : part;
-                    const float* at = packed ? memory + m * depth : p.a.data + (m0 + m) * p.a.rows + k0;
-                    p.chunk(at, m0 + m, count, n0, k0, depth, packed, panel);
+                    const int64_t n0 = task / parts * wide, m = task % parts * part;
+                    p.chunk(memory, step, m0, m, rows - m < part ? rows - m : part, n0, p.N - n0 < wide ? p.N - n0 : wide, k0, depth, panels);
                 }
             }
         }

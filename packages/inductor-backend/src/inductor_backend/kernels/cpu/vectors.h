@@ -188,4 +188,5 @@ struct Cut {  // rows in blocks of nearly equal size, none above `most`: 7 is 4 
     int64_t small, large, count;
     Cut(int64_t rows, int64_t most) : count((rows + most - 1) / most) { small = rows / count; large = rows % count; }
     int64_t at(int64_t i) const { return small + (i < large); }
+    int64_t from(int64_t i) const { return i * small + (i < large ? i : large); }
 };

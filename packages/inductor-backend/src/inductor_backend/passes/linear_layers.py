@@ -1,0 +1,81 @@
+"""Turns batches of float32 matmuls with one matrix into a matmul of all rows, with its bias.
+
+torch computes linear layers of inputs that are not contiguous (tokens of an image, a mixer's channels) as
+`bmm` with an expanded weight, and adds the bias apart. Our matmuls, their epilogues and packed weights
+take what this makes of it. On CPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend.passes.frozen_rewrites import put
+from inductor_backend.passes.fx_edit import Editor, aten, copy_of
+from tracer_core.plugin_api import CompileSpec, Trait, overloads_with
+
+Node = torch.fx.Node
+
+_VIEWS = overloads_with(Trait.RESHAPES)
+
+
+def with_linear_layers(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """Returns the graph, or a copy with such batches replaced."""
+    if not any(_is_of_all_rows(node) for node in gm.graph.nodes):
+        return gm
+    editor = Editor(copy_of(gm), ())
+    for node in list(editor.graph.nodes):
+        if _is_of_all_rows(node):
+            _replace(editor, node)
+    return editor.gm
+
+
+def _is_of_all_rows(node: Node) -> bool:
+    """Checks for a batch of one matmul, or with one matrix and rows that lie one after the other."""
+    if node.target is not aten.bmm.default:
+        return False
+    a, b = (source.meta["val"] for source in node.args)  # type: ignore[union-attr]
+    numbers = (*a.shape, *b.shape, *a.stride(), *b.stride())
+    if a.dtype != torch.float32 or not all(isinstance(number, int) for number in numbers):
+        return False
+    follow = a.stride(0) == a.shape[1] * a.stride(1) and b.stride(0) == 0
+    return 0 not in (*a.shape, *b.shape) and (a.shape[0] == 1 or follow)
+
+
+def _replace(editor: Editor, node: Node) -> None:
+    new = editor.before(node)
+    a, b = node.args
+    sizes = node.meta["val"].shape
+    if sizes[0] == 1:
+        rows = new(aten.select.int, a, 0, 0)
+    else:
+        rows = new(aten.reshape.default, a, [sizes[0] * sizes[1], -1])
+    matrix = new(aten.select.int, b, 0, 0)
+    chain = [node]
+    while len(chain[-1].users) == 1 and next(iter(chain[-1].users)).target in _VIEWS:
+        chain += chain[-1].users
+    bias = _bias(chain[-1], sizes[-1])
+    if bias is None:
+        result = new(aten.mm.default, rows, matrix)
+        put(editor, node, new(aten.view.default, result, list(sizes)))
+        return
+    (added,) = chain[-1].users
+    like = editor.before(added)
+    result = like(aten.addmm.default, bias, rows, matrix)
+    put(editor, added, like(aten.view.default, result, list(added.meta["val"].shape)))
+    for dead in reversed(chain):
+        editor.graph.erase_node(dead)
+
+
+def _bias(last: Node, columns: int) -> Any:
+    """Returns the vector that the only reader adds to each row of a value."""
+    if len(last.users) != 1 or tuple(last.meta["val"].shape[-1:]) != (columns,):
+        return None
+    (user,) = last.users
+    if user.target is not aten.add.Tensor or user.kwargs or len(user.args) != 2:
+        return None
+    other = next((operand for operand in user.args if operand is not last), None)
+    value = other.meta.get("val") if isinstance(other, Node) else None
+    fits = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    return other if fits and tuple(value.shape) == (columns,) else None  # type: ignore[union-attr]
