@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -262,3 +264,32 @@ def test_a_context_variable_without_a_value() -> None:
     assert torch.equal(compiled(X), X + 3)
     variable.reset(token)
     assert torch.equal(compiled(X), X - 1)
+
+
+def test_a_context_variable_that_was_set_and_reset_has_the_value_of_the_call() -> None:
+    mode: Any = contextvars.ContextVar("mode", default="default")
+
+    @contextlib.contextmanager
+    def switched_to(value: str) -> Iterator[None]:
+        token = mode.set(value)
+        try:
+            yield
+        finally:
+            mode.reset(token)
+
+    def fn(x: torch.Tensor) -> Any:
+        with switched_to("inner"):
+            x = x + 1 if mode.get() == "inner" else x - 1
+        return x, mode.get()
+
+    def calls(run: Any) -> list[str]:
+        seen = [run(X)[1]]
+        for value in ("outer", "other"):
+            token = mode.set(value)
+            seen += [run(X)[1], mode.get()]
+            mode.reset(token)
+        return [*seen, run(X)[1]]
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    want = ["default", "outer", "outer", "other", "other", "default"]
+    assert calls(compiled) == calls(fn) == want

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 from typing import Any, NoReturn
 
+from tracer_core.fx_capture.object_mutations import MISSING
 from tracer_core.fx_capture.torch_contexts import VariableToken
 from tracer_core.guards.value_kinds import is_constant
 from tracer_core.native_effects.effects import special
@@ -37,8 +38,10 @@ def get(tracer: Tracer, variable: Any, default: Any = ABSENT, /) -> Any:
     if variable in _VARIABLES:
         return read_setting(tracer, _VARIABLES[variable])
     inputs = () if default is ABSENT else (default,)
-    fresh = tracer.provenance.is_fresh(variable)
-    if fresh or tracer.effects.attribute(variable, _VALUE) is not None:
+    change = tracer.effects.attribute(variable, _VALUE)
+    # a reset gives back what the variable had in this call, which another call may not find
+    is_set = change is not None and variable.get(MISSING) is not change.before
+    if is_set or tracer.provenance.is_fresh(variable):
         return variable.get(*inputs)
     value = applied(tracer, _in_context, variable, varies=True)
     if value is not Unset:
