@@ -293,3 +293,49 @@ def test_a_context_variable_that_was_set_and_reset_has_the_value_of_the_call() -
     compiled = tracer_core.compile(fn, backend="eager")
     want = ["default", "outer", "outer", "other", "other", "default"]
     assert calls(compiled) == calls(fn) == want
+
+
+def test_a_context_variable_that_is_set_to_what_it_was_is_set_in_each_call() -> None:
+    def make() -> Any:
+        mode: Any = contextvars.ContextVar("mode", default="plain")
+        mode.set("fast")
+
+        def fn(x: torch.Tensor, resets: bool) -> Any:
+            first, second = mode.set("fast"), mode.set("slow")
+            mode.reset(second)
+            if resets:
+                mode.reset(first)
+            return x + 1, mode.get()
+
+        fn.mode = mode  # type: ignore[attr-defined]
+        return fn
+
+    eager, fn = make(), make()
+    compiled = tracer_core.compile(fn, backend="eager")
+    for resets in (False, True):
+        for value in ("fast", "safe", "fast", "other"):
+            for run, variable in ((eager, eager.mode), (compiled, fn.mode)):
+                variable.set(value)
+                want = value if resets else "fast"
+                assert run(X, resets)[1] == variable.get() == want
+
+
+def test_an_attribute_of_a_thread_that_is_set_and_deleted() -> None:
+    def make() -> Any:
+        local = threading.local()
+
+        def fn(x: torch.Tensor) -> Any:
+            local.scale = 3.0
+            x = x * local.scale
+            del local.scale
+            return x
+
+        return fn, local
+
+    def put(local: Any) -> None:
+        local.scale = 2.0
+
+    def look(local: Any) -> None:
+        assert not hasattr(local, "scale")
+
+    compare_with_eager(make, (X,), look, put, (X,), look, (X,), look, put, (X,), look)

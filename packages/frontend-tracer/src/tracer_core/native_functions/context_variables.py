@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextvars
 from typing import Any, NoReturn
 
-from tracer_core.fx_capture.object_mutations import MISSING
 from tracer_core.fx_capture.torch_contexts import VariableToken
 from tracer_core.guards.value_kinds import is_constant
 from tracer_core.native_effects.effects import special
@@ -39,9 +38,7 @@ def get(tracer: Tracer, variable: Any, default: Any = ABSENT, /) -> Any:
         return read_setting(tracer, _VARIABLES[variable])
     inputs = () if default is ABSENT else (default,)
     change = tracer.effects.attribute(variable, _VALUE)
-    # a reset gives back what the variable had in this call, which another call may not find
-    is_set = change is not None and variable.get(MISSING) is not change.before
-    if is_set or tracer.provenance.is_fresh(variable):
+    if (change is not None and change.moved) or tracer.provenance.is_fresh(variable):
         return variable.get(*inputs)
     value = applied(tracer, _in_context, variable, varies=True)
     if value is not Unset:
@@ -68,6 +65,8 @@ def put(tracer: Tracer, variable: Any, value: Any) -> Any:
     change = tracer.side_effects.before_attribute(variable, _VALUE)
     token: contextvars.Token[Any] = variable.set(value)
     assert change is not None
+    if not change.moved:  # its reset gives back what the call found
+        change.moved, change.written[id(token)] = True, None
     if token.old_value is contextvars.Token.MISSING:
         change.added.append(token)  # the one way to unset the variable again
     tracer.native_calls.allocation_sites[id(token)] = (tracer.outer_step, token)
@@ -89,6 +88,7 @@ def reset(tracer: Tracer, variable: Any, token: Any) -> None:
         _refuse(tracer)
     tracer.side_effects.mutations += 1
     variable.reset(token)
+    change.moved = id(token) not in change.written
     if token.old_value is contextvars.Token.MISSING:
         change.added.remove(token)
 
