@@ -339,3 +339,19 @@ def test_an_attribute_of_a_thread_that_is_set_and_deleted() -> None:
         assert not hasattr(local, "scale")
 
     compare_with_eager(make, (X,), look, put, (X,), look, (X,), look, put, (X,), look)
+
+
+def test_the_old_value_of_a_token_is_the_one_of_the_call() -> None:
+    mode: Any = contextvars.ContextVar("mode")
+
+    def fn(x: torch.Tensor) -> Any:
+        token = mode.set(1)
+        old = token.old_value
+        mode.reset(token)
+        return x + 1, 0 if old is contextvars.Token.MISSING else old
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    assert compiled(X)[1] == 0
+    for value in (2, 3):
+        mode.set(value)
+        assert compiled(X)[1] == fn(X)[1] == value
