@@ -68,6 +68,11 @@ ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 OPENVINO = "openvino==2026.4.0"
 ENGINES = (OPENVINO, "matplotlib>=3.9,<4")
 
+#: What the benchmark of tokens on CPUs needs: quantized weights and llama.cpp, which pip compiles; the
+#: exporter of language models to OpenVINO, which takes its own version of transformers.
+TOKENS = ("torchao==0.18.0", "llama-cpp-python==0.3.36", "gguf==0.19.0")
+TOKENS_OPENVINO = "optimum-intel[openvino]==2.2.0"
+
 TVM = ("apache-tvm==0.27.0", "apache-tvm-ffi==0.1.14.post1")
 
 #: What a package needs beside the core's own dependencies.
@@ -457,6 +462,30 @@ def peers(session: nox.Session) -> None:
         "--plot",
         *groups,
         *session.posargs,
+    )
+
+
+@nox.session
+def cpu_tokens(session: nox.Session) -> None:
+    """A token of language models on the CPU, by kind of weights, beside eager, torch.compile and
+    llama.cpp. Resumable.
+    """
+    install_all(session)
+    session.install(*TOKENS)
+    compared = ("eager", "torch", "ours", "ours:freeze", "ours:generate", "llama.cpp")
+    session.run(
+        "python", "-m", "benchmarks", "cpu_tokens", "--compilers", *compared, *session.posargs
+    )
+
+
+@nox.session
+def cpu_tokens_openvino(session: nox.Session) -> None:
+    """The rows of OpenVINO beside those of `cpu_tokens`."""
+    install_torch(session)
+    session.install(TOKENS_OPENVINO)
+    install_packages(session, PACKAGES[:1], engines=False)
+    session.run(
+        "python", "-m", "benchmarks", "cpu_tokens", "--compilers", "openvino", *session.posargs
     )
 
 

@@ -40,6 +40,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "token_floor:main",
         "milliseconds a token on a GPU beside its floor, and where the rest goes by kernel",
     ),
+    "cpu_tokens": (
+        "cpu_tokens:main",
+        "milliseconds a token on a CPU beside reading the weights, llama.cpp and OpenVINO",
+    ),
     "packages": ("packages:main", "size, load and first result of packages, beside AOTInductor's"),
     "native_library": (
         "native_library:main",

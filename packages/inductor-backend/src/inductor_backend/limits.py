@@ -148,8 +148,8 @@ MAX_HEAD_WIDTH = LIMITS.add(
 MAX_DECODED_QUERIES = LIMITS.add(
     "MAX_DECODED_QUERIES",
     16,
-    unit="queries of an attention on a GPU",
-    beyond="The attention is a call of ATen.",
+    unit="queries of an attention that reads each key once",
+    beyond="On a GPU the attention is a call of ATen; on a CPU keys are transposed first.",
     seen=_DEBUG,
 )
 MAX_MATMUL_CANDIDATES = LIMITS.add(

@@ -15,7 +15,12 @@ from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.size_source import size_expression
 from inductor_backend.kernels import attention, conv1x1, packed_weights, winograd
 from inductor_backend.kernels.packed_ops import geometry, name_of
-from inductor_backend.kernels.selection import FEW_ROWS_FORMS, Operand, is_last_only
+from inductor_backend.kernels.selection import (
+    FEW_ROWS_FORMS,
+    GROUPED_FORM,
+    Operand,
+    is_last_only,
+)
 from inductor_backend.kernels.small_gemm import EPILOGUES, form
 
 #: The number of a matrix, in the text of a call whose form has this name.
@@ -92,6 +97,16 @@ def _few_rows(call: NativeCall) -> Launch:
     numbers = [call.address(call.result), n, m, n, k, *added, EPILOGUES[call.node.epilogue]]
     dtype = call.program.buffers[a.buffer].dtype
     return f"run_{FEW_ROWS_FORMS[dtype]}", [*operands, *numbers]
+
+
+def _grouped(call: NativeCall) -> Launch:
+    a, b, ends = call.node.args
+    apart, row, column = b.layout.strides
+    layout, ldw = (0, column) if row == 1 else (1, row)
+    operands: list[str | Expr] = [call.address(a), *a.layout.strides, call.address(b), ldw, layout]
+    (m, k), (groups, _, n) = a.layout.sizes, b.layout.sizes
+    result = [call.address(call.result), call.result.layout.strides[0], m, n, k]
+    return f"run_{GROUPED_FORM}", [*operands, *result, groups, apart, call.address(ends)]
 
 
 def _blocked(call: NativeCall) -> Launch:
@@ -231,11 +246,25 @@ def _attention(call: NativeCall) -> Launch:
     return "run_attention", [*call.addresses(*tensors, mask, call.result), *numbers]
 
 
+def _decoding_attention(call: NativeCall) -> Launch:
+    *tensors, mask, scale, hidden, causal, empty = call.node.args
+    dtypes = [call.program.buffers[tensor.buffer].dtype for tensor in (tensors[1], mask) if tensor]
+    strides = [tensor.layout.strides for tensor in (*tensors, call.result)]
+    query, key, value = (tensor.layout.sizes for tensor in tensors)
+    of_mask = None if mask is None else (dtypes[1], mask.layout.strides)
+    numbers = attention.decoding_numbers(
+        query, key, value[3], strides, of_mask, scale, hidden, causal, empty
+    )
+    operands = call.addresses(*tensors, mask, call.result)
+    return attention.DECODING[dtypes[0]], [*operands, *numbers]
+
+
 #: operator name, or the form of a choice -> its launch
 NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "batch": _batch,
     "blocked": _blocked,
     **dict.fromkeys(FEW_ROWS_FORMS.values(), _few_rows),
+    GROUPED_FORM: _grouped,
     "winograd_planes": _winograd,
     "conv1x1": _conv1x1,
     "aten.mm.default": _linear,
@@ -247,4 +276,5 @@ NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "packed.linear": _packed_weight_linear,
     "packed.lstm": _lstm,
     "packed.attention": _attention,
+    "packed.decoding_attention": _decoding_attention,
 }

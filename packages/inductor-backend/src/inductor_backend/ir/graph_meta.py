@@ -30,6 +30,14 @@ def instance_of(node: Any) -> tuple[int, int] | None:
     return numbers
 
 
+def before_widening(node: Any) -> Any:
+    """Returns the 16-bit floats that a conversion to float32 takes; another node as it is."""
+    if node.target is not aten._to_copy.default or node.kwargs != {"dtype": torch.float32}:
+        return node
+    source = node.args[0]
+    return source if source.meta["val"].dtype in (torch.bfloat16, torch.float16) else node
+
+
 def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     """Yields the fake tensors that a node reads and returns."""
     for source in (node, *node.all_input_nodes):

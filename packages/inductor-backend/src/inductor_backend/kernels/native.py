@@ -45,10 +45,10 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     ),
     **{
         f"few_rows_{name}": (
-            (f"few_rows WEIGHT=tc_{name} RUN=run_few_rows_{name}", "epilogues"),
-            {f"run_few_rows_{name}": 13},
+            (f"few_rows WEIGHT=tc_{name} RUN=run_few_rows_{name}{more}", "epilogues"),
+            {f"run_few_rows_{name}": 13, **({"run_grouped_bf16": 14} if more else {})},
         )
-        for name in ("bf16", "half")
+        for name, more in (("bf16", " GROUPED=run_grouped_bf16"), ("half", ""))
     },
     "rng": (("rng",), {"run_bernoulli": 4}),
     "pack": (
@@ -69,6 +69,13 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "winograd_planes": (("winograd_planes", "panel"), {"run_winograd_planes": 16}),
     "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
     "attention": (("attention",), {"run_attention": 30}),
+    **{
+        f"decoding_attention_{name}": (
+            (f"decoding_attention WEIGHT={kind} RUN=run_decoding_attention_{name}",),
+            {f"run_decoding_attention_{name}": 33},
+        )
+        for name, kind in (("float", "float"), ("bf16", "tc_bf16"), ("half", "tc_half"))
+    },
     **{
         f"depthwise_{n}": (
             (f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "epilogues"),

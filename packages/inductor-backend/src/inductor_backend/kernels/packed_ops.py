@@ -15,6 +15,7 @@ import torch
 
 from inductor_backend.kernels import packed_weights
 from inductor_backend.kernels.attention import attention as attend
+from inductor_backend.kernels.attention import decoding_attention as attend_few
 from inductor_backend.kernels.native import function
 from inductor_backend.kernels.packed_weights import Geometry
 
@@ -132,4 +133,20 @@ def attention(
     return attend(query, key, value, mask, scale, causal, empty)
 
 
-OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear, lstm, attention})
+def decoding_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    hidden: float,
+    causal: bool,
+    empty: bool,
+) -> torch.Tensor:
+    """Computes `attention` of few queries: see `kernels.attention`. Made by the lowering alone."""
+    return attend_few(query, key, value, mask, scale, hidden, causal, empty)
+
+
+OPERATORS: frozenset[Callable[..., Any]] = frozenset(
+    {pack, convolution, linear, lstm, attention, decoding_attention}
+)

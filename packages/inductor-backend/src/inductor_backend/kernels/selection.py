@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -50,6 +50,8 @@ KN_ROWS = 3
 FEW_ROWS = 48
 #: The forms of matmuls with few rows of 16-bit floats.
 FEW_ROWS_FORMS = {torch.bfloat16: "few_rows_bf16", torch.float16: "few_rows_half"}
+#: The form for rows in groups, each with a matrix of its own, which ATen multiplies in bfloat16 alone.
+GROUPED_FORM = "grouped_bf16"
 #: Below this many multiplications call overhead dominates, and ATen's is the lowest.
 SMALL_MATMUL = 200_000
 
@@ -179,6 +181,14 @@ def _is_widened(m: int, bias: Operand | None, a: Operand, b: Operand) -> bool:
         and native.lanes() > 4
         and not multiplies_16_bits(a.dtype)
     )
+
+
+def _grouped(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
+    a, b, _ = args
+    if not _is_widened(1, None, a, replace(b, sizes=b.sizes[1:], strides=b.strides[1:])):
+        return aten_choice(target, "the processor multiplies such floats")
+    reason = "matrices of groups with rows are read once and widened in registers"
+    return KernelChoice(target, "", KernelKind.NATIVE, reason, form=GROUPED_FORM, symbolic=True)
 
 
 def _dense_rows(operand: Operand) -> bool:
@@ -410,6 +420,13 @@ def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> 
     return function_in(packed_ops, "attention", KernelKind.NATIVE, reason, symbolic=True)
 
 
+def _decoding_attention(
+    target: Any, args: Sequence[Any], hint: Callable[[Any], int]
+) -> KernelChoice:
+    reason = "keys and values are read once"
+    return function_in(packed_ops, "decoding_attention", KernelKind.NATIVE, reason, symbolic=True)
+
+
 def _bernoulli(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     reason = "torch's own stream, in vectors"
     return KernelChoice(target, f"{rng.__name__}:{target.__name__}", KernelKind.PYTHON, reason)
@@ -434,6 +451,7 @@ _ANYWHERE = {aten.bmm.default: _native_batch, aten.convolution.default: _native_
 RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoice]] = {
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
+    aten._grouped_mm.default: _grouped,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     packed_ops.convolution: _packed("convolution"),
@@ -441,6 +459,7 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoi
     packed_ops.pack: _pack,
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,
+    packed_ops.decoding_attention: _decoding_attention,
     rng.bernoulli: _bernoulli,
     collectives.wait: lambda target, args, hint: WAIT,
     linear_algebra.checked: lambda target, args, hint: CHECK,

@@ -1,20 +1,26 @@
-"""Lowers attention to extern nodes; on GPUs, attention of few queries to a kernel of our own.
+"""Lowers attention to extern nodes; attention of few queries to kernels of our own.
 
 A model that generates a text asks with one query a step (or with few: assisted generation, short
-prompts), and reads its cache of keys and values once. The kernel reads the cache where it is: views
-that repeat heads for grouped queries are undone, and a boolean mask is read as such.
+prompts), and reads its cache of keys and values once. The kernels read the cache where it is: views
+that repeat heads for grouped queries are undone, on CPUs also copies of 16-bit floats in float32, and
+a boolean mask is read as such.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import before_widening
+from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import Strided
 from inductor_backend.ir.views import Ref
+from inductor_backend.kernels import packed_ops
+from inductor_backend.kernels.attention import decodes, result_strides
 from inductor_backend.kernels.decoding_attention import DecodingAttention
 from inductor_backend.kernels.flex_attention import DTYPES
 from inductor_backend.limits import MAX_DECODED_QUERIES, MAX_HEAD_WIDTH
@@ -53,38 +59,86 @@ def _by_split_keys(
         or not _fits(ctx, query, key, value)
     ):
         return None
-    batch, heads, queries, depth = query.sizes
+    _, heads, queries, depth = query.sizes
     scale = arguments.get("scale")
     scale = 1 / math.sqrt(depth) if scale is None else scale
-    if not isinstance(scale, (int, float)):
+    if query.dtype != key.dtype or not isinstance(scale, (int, float)):
         return None
-    key, value = (_with_heads(operand, heads) for operand in (key, value))
-    shared = next(
-        count
-        for count in range(heads, 0, -1)
-        if heads % count == 0 and all(_repeats(operand, count) for operand in (key, value))
-    )
-    if queries > 1 and shared == 1:
+    key, value = _shared(key, value, heads)
+    if queries > 1 and key.sizes[1] == heads:
         return None
-    key, value = (_grouped(operand, shared).select(2, 0) for operand in (key, value))
     name = "attn_bias" if "attn_bias" in arguments else "attn_mask"
-    mask, hidden = arguments.get(name), -math.inf
-    if mask is not None:
-        mask, hidden = _condition(ctx, nodes[name]) or (mask, hidden)
-        mask = ctx.strided(mask.expand((batch, heads, queries, key.sizes[2])))
+    mask, hidden = _mask(
+        ctx, arguments.get(name), nodes.get(name), (*query.sizes[:3], key.sizes[2])
+    )
     target = DecodingAttention(scale, hidden, bool(arguments.get("is_causal")))
     operands = [*(ctx.strided(operand) for operand in (query, key, value)), mask]
     return ctx.externs(target, operands, used={0}, label="attention")
 
 
+@lower(packed_ops.attention)
+def native_attention(
+    ctx: Lowering,
+    query: Ref,
+    key: Ref,
+    value: Ref,
+    mask: Ref | None,
+    scale: float | None,
+    causal: bool,
+    empty: bool,
+) -> Ref:
+    """Calls one of the kernels of `kernels.attention`."""
+    nodes: Any = ctx.node.args
+    extern: Callable[..., Ref] = partial(
+        ctx.extern, strides=result_strides(ctx.shape()), label="attention"
+    )
+    of_key, of_value = (ctx.refs[before_widening(node)] for node in nodes[1:3])
+    if _fits(ctx, query, of_key, of_value):
+        _, heads, queries, depth = query.sizes
+        shared = _shared(of_key, of_value, heads)
+        repeated = heads // shared[0].sizes[1]
+        if decodes(queries, repeated, ctx.sizes.hint(key.sizes[2]), depth, value.sizes[3]):
+            inputs, hidden = _mask(ctx, mask, nodes[3], (*query.sizes[:3], key.sizes[2]))
+            tensors = [last_dense(ctx, x) for x in (query, *shared)]
+            scale = 1 / math.sqrt(depth) if scale is None else scale
+            target = packed_ops.decoding_attention
+            return extern(target, [*tensors, inputs, scale, hidden, causal, empty])
+    tensors = [last_dense(ctx, tensor) for tensor in (query, key, value)]
+    inputs = None if mask is None else ctx.strided(mask)
+    return extern(ctx.node.target, [*tensors, inputs, scale, causal, empty])
+
+
+def _shared(key: Ref, value: Ref, heads: int) -> list[Ref]:
+    """Returns keys and values without the repetitions of heads that queries share."""
+    repeated = [_with_heads(operand, heads) for operand in (key, value)]
+    count = next(
+        count
+        for count in range(heads, 0, -1)
+        if heads % count == 0 and all(_repeats(operand, count) for operand in repeated)
+    )
+    return [_grouped(operand, count).select(2, 0) for operand in repeated]
+
+
+def _mask(
+    ctx: Lowering, mask: Ref | None, node: Any, sizes: Sequence[Expr]
+) -> tuple[Strided | None, float]:
+    """Returns the mask of all queries, as bools where it was made of them, and what these add to the
+    scores of hidden keys."""
+    if mask is None:
+        return None, -math.inf
+    mask, hidden = _condition(ctx, node) or (mask, -math.inf)
+    return ctx.strided(mask.expand(tuple(sizes))), hidden
+
+
 def _fits(ctx: Lowering, query: Ref, key: Ref, value: Ref) -> bool:
-    """Checks for few queries of heads of static sizes that the kernel holds. Of a dynamic cache keys
+    """Checks for few queries of heads of static sizes that the kernels hold. Of a dynamic cache keys
     and values have symbols of their own for one length."""
     batch, heads, queries, depth = query.sizes
     static = (heads, queries, depth, key.sizes[1], value.sizes[1], value.sizes[3])
     return (
         query.dtype in DTYPES
-        and {key.dtype, value.dtype} == {query.dtype}
+        and key.dtype == value.dtype
+        and key.dtype in DTYPES
         and all(isinstance(size, int) and size for size in static)
         and queries <= MAX_DECODED_QUERIES
         and max(depth, value.sizes[3]) <= MAX_HEAD_WIDTH
@@ -115,6 +169,7 @@ def _repeats(x: Ref, count: int) -> bool:
 def _condition(ctx: Lowering, mask: Any) -> tuple[Ref, float] | None:
     """Returns the boolean mask that an additive one was made of, and what that adds where the former
     is False; None where it was made in another way."""
+    dtype = mask.meta["val"].dtype
     while (inner := _before_views(mask)) is not None:
         mask = inner
     if mask.target is not aten.where.self:
@@ -124,14 +179,17 @@ def _condition(ctx: Lowering, mask: Any) -> tuple[Ref, float] | None:
     result = ctx.refs[condition]
     if shown != 0 or hidden is None or result.dtype is not torch.bool:
         return None
-    return result, hidden
+    exact = mask.meta["val"].dtype == dtype or hidden == -math.inf
+    return (result, hidden) if exact else None
 
 
 def _before_views(mask: Any) -> Any:
-    """Returns the mask before it was expanded, or padded (for ATen's wide loads) and cut again; None
-    for any other."""
+    """Returns the mask before it was expanded, widened to float32, or padded (for ATen's wide loads)
+    and cut again; None for any other."""
     if mask.target is aten.expand.default:
         return mask.args[0]
+    if (narrow := before_widening(mask)) is not mask:
+        return narrow
     padded = mask.args[0] if mask.target is aten.slice.Tensor else None
     if padded is None or padded.target is not aten.constant_pad_nd.default:
         return None

@@ -23,6 +23,7 @@ from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.lowering.context import Lowering, aten, lower
+from inductor_backend.lowering.fallback import call_any
 
 #: Bytes of a vector load, and the elements from which an operand is copied for it.
 VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
@@ -133,6 +134,19 @@ def bmm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     if strides is not None and not is_returned(ctx.node):
         return ctx.extern(unaligned_gemm.matmul, operands(ctx, a, b), strides=strides, label="mm")
     return ctx.extern(ctx.node.target, operands(ctx, a, b))
+
+
+@lower(aten._grouped_mm.default)
+def grouped_mm(
+    ctx: Lowering, a: Ref, b: Ref, offs: Ref | None = None, *rest: Any, **named: Any
+) -> Any:
+    """Lowers matmuls of rows in groups, each with a matrix of its own, to a call that may have a native
+    kernel; other forms to ATen's. offs: where each group ends."""
+    form = (len(a.sizes), len(b.sizes), *(value for value in (*rest, *named.values()) if value))
+    empty = 0 in (*a.sizes, *b.sizes)
+    if ctx.gpu or offs is None or form != (2, 3) or empty or ctx.strides()[1] != 1:
+        return call_any(ctx, ctx.node.target, [a, b, offs, *rest], named)
+    return ctx.extern(ctx.node.target, [ctx.strided(a), matrix(ctx, b), ctx.strided(offs, (1,))])
 
 
 def _is_one_row(ctx: Lowering, a: Ref, b: Ref) -> bool:

@@ -1,5 +1,5 @@
-"""Lowers matmuls, convolutions and LSTM layers with packed weights, and attention, to calls of our
-native kernels.
+"""Lowers matmuls, convolutions and LSTM layers with packed weights to calls of our native
+kernels.
 
 Convolutions read and write channels-last buffers (those with few channels read contiguous ones,
 too). Operands that have the right strides are not copied.
@@ -14,8 +14,6 @@ from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.nodes import Strided, same_strides
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import packed_ops, packed_weights
-from inductor_backend.kernels.attention import result_strides
-from inductor_backend.lowering.attention import last_dense
 from inductor_backend.lowering.context import Lowering, last_strides, lower
 
 
@@ -99,27 +97,6 @@ def lstm(
         for value in (inputs, weight, hidden, cells)
     ]
     return ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
-
-
-@lower(packed_ops.attention)
-def attention(
-    ctx: Lowering,
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    mask: Ref | None,
-    scale: float | None,
-    causal: bool,
-    empty: bool,
-) -> Ref:
-    tensors = [last_dense(ctx, tensor) for tensor in (query, key, value)]
-    inputs = None if mask is None else ctx.strided(mask)
-    return ctx.extern(
-        ctx.node.target,
-        [*tensors, inputs, scale, causal, empty],
-        strides=result_strides(ctx.shape()),
-        label="attention",
-    )
 
 
 def _rows(ctx: Lowering, x: Ref) -> Strided:

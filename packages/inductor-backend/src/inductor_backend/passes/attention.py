@@ -60,8 +60,8 @@ def _pays(query: Any, key: Any, value: Any, always: bool = False) -> bool:
     if q[:2] != k[:2] or k[:3] != v[:3] or q[3] != k[3] or "0" in (*q, *v):
         return False
     batch, heads, keys, depth = (hint(size) for size in values[1].shape)  # type: ignore[union-attr]
-    width = hint(values[2].shape[3])  # type: ignore[union-attr]
-    return always or attention.pays(keys, depth, width, batch * heads)
+    queries, width = hint(values[0].shape[2]), hint(values[2].shape[3])  # type: ignore[union-attr]
+    return always or attention.pays(queries, keys, depth, width, batch * heads)
 
 
 def _erase_dead(editor: Editor, roots: list[Node]) -> None:

@@ -1,7 +1,9 @@
-"""Computes matmuls, convolutions and attention of 16-bit floats in float32 where the processor multiplies none.
+"""Computes matmuls, convolutions and attention of 16-bit floats in float32 where the processor multiplies none,
+and attention of one query everywhere.
 
 Without such instructions ATen's and oneDNN's kernels for 16-bit floats are many times slower than those for
-float32. Sums are the same: ATen, too, adds the exact products in float32 and rounds the result once.
+float32. Sums are the same: ATen, too, adds the exact products in float32 and rounds the result once. The
+kernel for attention of one query reads 16-bit keys and values, and takes the query in float32.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.graph_meta import OF_STORED_VALUES
+from inductor_backend.ir.symbolic_sizes import hint
+from inductor_backend.kernels import attention
 from inductor_backend.passes.attention import FLASH
 from inductor_backend.passes.frozen_rewrites import is_widened, put
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from inductor_backend.torch_private import multiplies_16_bits
-from tracer_core.plugin_api import CompileSpec
+from tracer_core.plugin_api import CompileSpec, Phase
 
 Node = torch.fx.Node
 
@@ -28,15 +32,29 @@ _DTYPES = (torch.bfloat16, torch.float16)
 def with_float32_compute(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """Returns the graph, or a copy whose matmuls, convolutions and attention are in float32."""
     slow = {dtype for dtype in _DTYPES if not multiplies_16_bits(dtype)}
-    if not any(_dtype(node) in slow for node in gm.graph.nodes if node.target in _RULES):
+
+    def is_slow(node: Node) -> bool:
+        if node.target not in _RULES or (dtype := _dtype(node)) not in _DTYPES:
+            return False
+        return dtype in slow or (spec.phase is Phase.INFERENCE and _has_one_query(node))
+
+    if not any(map(is_slow, gm.graph.nodes)):
         return gm
     editor = Editor(copy_of(gm), ())
     for node in list(editor.graph.nodes):
-        if node.target in _RULES and _dtype(node) in slow:
+        if is_slow(node):
             matmul = _of_all_rows(editor, node)
             if not is_widened(matmul):
                 _RULES[matmul.target](editor, matmul)
     return editor.gm
+
+
+def _has_one_query(node: Node) -> bool:
+    """Returns whether a node is attention for the kernel that reads keys and values once."""
+    if node.target is not FLASH:
+        return False
+    query, key, value = (source.meta["val"].shape for source in node.args[:3])  # type: ignore[union-attr]
+    return query[2] == 1 and attention.reads_once(1, *map(hint, (*key[2:], value[3])))
 
 
 def _of_all_rows(editor: Editor, node: Node) -> Node:

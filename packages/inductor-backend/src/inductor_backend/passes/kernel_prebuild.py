@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.graph_meta import before_widening
 from inductor_backend.ir.symbolic_sizes import hint
-from inductor_backend.kernels import native, packed_ops, packed_weights, selection
+from inductor_backend.kernels import attention, native, packed_ops, packed_weights, selection
 from inductor_backend.kernels.packed_weights import Geometry
 from inductor_backend.kernels.selection import KernelKind, Operand
 from inductor_backend.passes.weight_packing import pays
@@ -130,7 +131,11 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
     elif node.target is packed_ops.lstm:
         yield "run_lstm"
     elif node.target is packed_ops.attention:
-        yield "run_attention"
+        query, key, value = (source.meta["val"] for source in node.args[:3])  # type: ignore[union-attr]
+        queries, *sizes = map(hint, (query.shape[2], *key.shape[2:], value.shape[3]))
+        stored = before_widening(node.args[1]).meta["val"].dtype
+        few = attention.decodes(queries, 1, *sizes)
+        yield attention.DECODING[stored] if few else "run_attention"
     elif node.target is packed_ops.linear:
         yield packed_weights.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:

@@ -116,10 +116,12 @@ INLINE V shuffled(V a, I from) { return __builtin_shuffle(a, from); }
 INLINE V shuffled(V a, V b, I from) { return __builtin_shuffle(a, b, from); }
 #endif
 
-// Half (0 or 1) of 2 * LANES floats of 16 bits, widened: those at even places and those at odd ones of bfloat16, the first and the
-// last of float16. `in_order` undoes that.
+// Half (0 or 1) of 2 * LANES floats, widened: those at even places and those at odd ones of bfloat16, the first and the last of
+// others. `in_order` undoes that.
 struct tc_bf16;
 struct tc_half;
+INLINE V widened(const float* p, int half) { return load(p + half * LANES); }
+INLINE void in_order(const float*, V&, V&) {}
 typedef I IU __attribute__((aligned(2), may_alias));
 INLINE V widened(const tc_bf16* p, int half) {
     const I pairs = *(const IU*)p;
