@@ -51,6 +51,16 @@ def in_another_process(path, inputs, folder):
     return torch.load(folder / "result.pt"), done.stdout
 
 
+def test_a_factory_of_a_size_that_changes(tmp_path):
+    def positions(x):
+        return {"y": torch.linspace(0, 1, x.shape[0])[:, None] * x}
+
+    tracer_core.package(positions, (torch.ones(5, 4),), tmp_path / "p", dynamic={"x": {0: (2, 9)}})
+    inputs = {"x": torch.randn(7, 4)}
+    result, _ = in_another_process(tmp_path / "p", inputs, tmp_path)
+    torch.testing.assert_close(result, positions(**inputs))
+
+
 def test_bert_runs_in_a_process_without_transformers_the_tracer_and_sympy(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

@@ -59,6 +59,11 @@ ONE_GRAPH = {
     "tensors_made_of_sizes": lambda x: (torch.tensor(x.shape[0]), torch.as_tensor(x.shape[0] / 2),
     x + 1),
     "clamped_by_a_fraction_of_the_size": lambda x: x.clamp(max=x.shape[0] / 10),
+    "number_of_elements": lambda x: (x.shape.numel(), x * x.shape[:1].numel()),
+    "factories": lambda x: (torch.linspace(-1, 1, x.shape[0], dtype=torch.float64),
+    torch.linspace(0.5, 3, steps=x.shape[0] + 1)[1:, None] * x, torch.hann_window(x.shape[0]),
+    torch.logspace(0, 1, x.shape[0]), torch.linspace(0, 9, x.shape[0], dtype=torch.int64)),
+    "frequencies": lambda x: (torch.fft.fftfreq(x.shape[0], 0.5), torch.fft.rfftfreq(x.shape[0])),
 }  # fmt: skip
 
 

@@ -115,3 +115,22 @@ def test_fork_rng():
         return a + x[0, :3], torch.rand(2)
 
     same(f, (X,), (Y,), kinds=None)
+
+
+SAMPLES = {
+    "rand": lambda x, g: torch.rand(x.shape, generator=g),
+    "randn": lambda x, g: torch.randn(x.shape[0], 5, generator=g, dtype=torch.float64),
+    "randint": lambda x, g: torch.randint(9, x.shape, generator=g),
+    "randint of a range": lambda x, g: torch.randint(-3, 9, (x.shape[0],), generator=g),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_of_a_generator_for_sizes_that_change(name):
+    def make():
+        generator = torch.Generator()
+        generator.manual_seed(5)
+        return lambda x: (SAMPLES[name](x, generator), x + 1)
+
+    steps = [(torch.ones(n, 4),) for n in (3, 4, 7, 9, 4)]
+    compare_with_eager(make, *steps, graphs=2, breaks=0)

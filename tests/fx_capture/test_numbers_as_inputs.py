@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -81,7 +82,33 @@ HELD = {
     "partial": (lambda x, f: f(x), lambda n: functools.partial(_unpacked_arguments, a=n, b=2)),
     "partial_of_a_position": (lambda x, f: f(x), lambda n: functools.partial(torch.mul, n)),
     "given_to_a_partial": (lambda x, n: _HALF(x, a=n) + _TIMES(n), lambda n: n),
+    "given_to_a_context_manager": (lambda x, n: _scaled(x, n), lambda n: n),
+    "put_into_a_named_tuple": (lambda x, n: (Pair(n, 2)._replace(b=n), x * Pair(n, 2).a),
+    lambda n: n),
+    "put_into_containers": (lambda x, n: _contained(x, n), lambda n: n),
+    "size_of_a_tensor": (lambda x, size: (x.sum() + torch.zeros(size), size, size[0], size is size),
+    lambda n: torch.Size([int(n) + 2, 3])),
+    "replaced_in_a_dataclass": (lambda x, n: (dataclasses.replace(Box(1), size=n), x * n),
+    lambda n: n),
 }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _factor(n):
+    yield n * 2
+
+
+def _scaled(x, n):
+    with _factor(n) as factor, contextlib.nullcontext(n) as summand:
+        return x * factor + summand
+
+
+def _contained(x, n):
+    recent, ordered = collections.deque([n], maxlen=2), collections.OrderedDict(n=n)
+    recent.append(ordered.setdefault("m", n))
+    groups = collections.defaultdict(list)
+    groups["n"].insert(0, n)
+    return x * functools.reduce(operator.add, recent), recent, ordered, dict(groups)
 
 
 def _with(obj, **fields):

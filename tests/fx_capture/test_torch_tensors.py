@@ -32,6 +32,13 @@ def input_views_written(x):
     return x, x[1]
 
 
+def diagonals_filled(x):
+    similarity = x @ x.T
+    same_object = similarity.fill_diagonal_(float("-inf")) is similarity
+    others = torch.ones(3, 3, dtype=torch.bool).fill_diagonal_(False)
+    return similarity.softmax(1), others, same_object, x.fill_diagonal_(fill_value=2)
+
+
 def items_stored(x):
     y = x.clone()
     y[0, 1] = 5
@@ -239,6 +246,7 @@ PLAIN = {
         (X,),
         (Y,),
     ),
+    "diagonals filled": ((1, 0, ""), diagonals_filled, (X,), (Y,)),
     "views written": ((1, 0, ""), views_written, (X,), (Y,)),
     "views of an input written": ((1, 0, ""), input_views_written, (X,), (Y,)),
     "view of a view": ((1, 0, ""), view_of_a_view, (X,), (Y,)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -262,3 +264,94 @@ def test_a_context_variable_without_a_value() -> None:
     assert torch.equal(compiled(X), X + 3)
     variable.reset(token)
     assert torch.equal(compiled(X), X - 1)
+
+
+def test_a_context_variable_that_was_set_and_reset_has_the_value_of_the_call() -> None:
+    mode: Any = contextvars.ContextVar("mode", default="default")
+
+    @contextlib.contextmanager
+    def switched_to(value: str) -> Iterator[None]:
+        token = mode.set(value)
+        try:
+            yield
+        finally:
+            mode.reset(token)
+
+    def fn(x: torch.Tensor) -> Any:
+        with switched_to("inner"):
+            x = x + 1 if mode.get() == "inner" else x - 1
+        return x, mode.get()
+
+    def calls(run: Any) -> list[str]:
+        seen = [run(X)[1]]
+        for value in ("outer", "other"):
+            token = mode.set(value)
+            seen += [run(X)[1], mode.get()]
+            mode.reset(token)
+        return [*seen, run(X)[1]]
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    want = ["default", "outer", "outer", "other", "other", "default"]
+    assert calls(compiled) == calls(fn) == want
+
+
+def test_a_context_variable_that_is_set_to_what_it_was_is_set_in_each_call() -> None:
+    def make() -> Any:
+        mode: Any = contextvars.ContextVar("mode", default="plain")
+        mode.set("fast")
+
+        def fn(x: torch.Tensor, resets: bool) -> Any:
+            first, second = mode.set("fast"), mode.set("slow")
+            mode.reset(second)
+            if resets:
+                mode.reset(first)
+            return x + 1, mode.get()
+
+        fn.mode = mode  # type: ignore[attr-defined]
+        return fn
+
+    eager, fn = make(), make()
+    compiled = tracer_core.compile(fn, backend="eager")
+    for resets in (False, True):
+        for value in ("fast", "safe", "fast", "other"):
+            for run, variable in ((eager, eager.mode), (compiled, fn.mode)):
+                variable.set(value)
+                want = value if resets else "fast"
+                assert run(X, resets)[1] == variable.get() == want
+
+
+def test_an_attribute_of_a_thread_that_is_set_and_deleted() -> None:
+    def make() -> Any:
+        local = threading.local()
+
+        def fn(x: torch.Tensor) -> Any:
+            local.scale = 3.0
+            x = x * local.scale
+            del local.scale
+            return x
+
+        return fn, local
+
+    def put(local: Any) -> None:
+        local.scale = 2.0
+
+    def look(local: Any) -> None:
+        assert not hasattr(local, "scale")
+
+    compare_with_eager(make, (X,), look, put, (X,), look, (X,), look, put, (X,), look)
+
+
+def test_the_old_value_of_a_token_is_the_one_of_the_call() -> None:
+    mode: Any = contextvars.ContextVar("mode")
+
+    def fn(x: torch.Tensor) -> Any:
+        token = mode.set(1)
+        old = token.old_value
+        mode.reset(token)
+        return x + 1, 0 if old is contextvars.Token.MISSING else old
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    assert compiled(X)[1] == 0
+    for value in (2, 3):
+        mode.set(value)
+        assert compiled(X)[1] == fn(X)[1] == value

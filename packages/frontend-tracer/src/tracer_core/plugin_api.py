@@ -67,6 +67,7 @@ from tracer_core.errors import (
 )
 from tracer_core.guards.generated_code import define
 from tracer_core.limit_table import Limit, LimitTable
+from tracer_core.ops import factories as factories  # defines what stored code calls
 from tracer_core.ops.table import overloads_with, raises_by_value, reasons, spelled_with
 from tracer_core.ops.traits import Trait, has_effect, is_pointwise, is_random, runs_once
 from tracer_core.options import Environment, env

@@ -6,6 +6,8 @@ Module tensors (parameters, buffers) and sizes 0 and 1 stay static.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -97,7 +99,8 @@ class ShapePolicy:
         self.marked = any(_is_marked(value) for value in values)
 
     def dims_of(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
-        """Returns the sizes, None where symbolic; None altogether if every size is static."""
+        """Returns the sizes and then the strides, None where they get symbols of their own; None
+        altogether if all are static."""
         if id(tensor) not in self._chosen:
             self._chosen[id(tensor)] = self._choose(tensor, source)
         return self._chosen[id(tensor)]
@@ -114,6 +117,9 @@ class ShapePolicy:
             return None
         shape = tuple(tensor.shape)
         self.shapes[source.expression] = shape
+        strides = tensor.stride() if tensor.layout is torch.strided else ()
+        if strides != (*itertools.accumulate(shape[:0:-1], operator.mul, initial=1),)[::-1]:
+            self.shapes[f"{source.expression}.stride()"] = strides
         if not self.symbolic:
             return None
         marked, static = markers.symbolic_dims(tensor), markers.static_dims(tensor)
@@ -129,7 +135,25 @@ class ShapePolicy:
         for i, size in enumerate(shape):
             wanted = i in marked or differ[i] or (self.dynamic is True and is_input)
             dims.append(None if wanted and i not in static and size > 1 else size)
+        if None not in dims:  # else torch infers the strides from the sizes where it can
+            dims += self._strides(shape, strides, source)
         return tuple(dims) if None in dims else None
+
+    def _strides(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], source: Source
+    ) -> list[int | None]:
+        """Returns the strides, None where an earlier entry with the same order of dimensions had
+        another: of windows into a buffer that grows."""
+
+        def order(strides: tuple[int, ...]) -> list[int]:
+            return sorted((i for i, size in enumerate(shape) if size > 1), key=strides.__getitem__)
+
+        earlier = self.specializations.shapes.get(f"{source.expression}.stride()", ())
+        alike = [old for old in earlier if len(old) == len(shape) and order(old) == order(strides)]
+        return [
+            None if n > 1 and any(old[i] != n for old in alike) else n
+            for i, n in enumerate(strides)
+        ]
 
 
 def _is_text(tensor: torch.Tensor) -> bool:

@@ -105,7 +105,7 @@ class Fakes:
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """Returns the fake of a real tensor. name: its source, for messages. dims: None marks a
-        symbolic size."""
+        symbolic size or stride (`ShapePolicy.dims_of`)."""
         result = self._fake.get(id(real))
         if result is None:
             symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()

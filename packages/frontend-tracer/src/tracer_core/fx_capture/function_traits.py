@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core.ops.calls import AUGMENTED, KEYWORD_OPERATORS
+from tracer_core.ops.factories import SIZED, sized
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, TensorBase
 
@@ -139,6 +140,8 @@ def recordable(
         return torch.Tensor.new_empty, args, kwargs  # a tuple, as a graph has it, is data
     if func in _TYPE and len(args) == 2 and type(args[1]) is type(torch.FloatTensor):
         return func, (args[0], f"{args[1].__module__}.{args[1].__name__}"), kwargs
+    if func in SIZED and (call := sized(func, args, kwargs)) is not None:
+        return call
     if func in _PLAIN and all(arg.dtype is torch.bool for arg in args):
         func = _PLAIN[func]
     return func, args, kwargs

@@ -75,8 +75,9 @@ class Change:
     ThreadAttribute, "value" of a ContextValue, a Gradient or Content.
     whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
     follows the log: written and removed (dictionary keys, in the order a new dictionary would have
-    them; written: also positions in a list), added (to a list, deque or set). moved: a deque's items
-    were not only replaced, which its iterators notice.
+    them; written: also positions in a list, and ids of tokens that reset a ContextValue to `before`),
+    added (to a list, deque or set). moved: a deque's items were not only replaced, which its iterators
+    notice; a ContextValue is not reset.
     """
 
     obj: Any

@@ -32,6 +32,8 @@ WRAPPED: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     property: ("fget", "fset", "fdel", "__doc__"),
 }
+#: Tuples whose numbers may be symbols, each on its own.
+_TUPLES = (tuple, torch.Size)
 
 
 def _parts_die(value: Any) -> bool:
@@ -297,7 +299,7 @@ class Provenance:
         """Does `read` for a value that the program sees only through the result. A number that
         changes between calls (always: any number that can) becomes a symbol instead of an equality
         guard, also inside a tuple of constants."""
-        if type(value) is tuple and is_constant(value) and self._holds_varying(value, source):
+        if type(value) in _TUPLES and is_constant(value) and self._holds_varying(value, source):
             return self._copy_of(value, source)
         if type(value) is not int and type(value) is not float:
             return self.read(value, source)
@@ -317,9 +319,9 @@ class Provenance:
         if len(value) > MAX_TUPLE_PARTS:
             crossed("MAX_TUPLE_PARTS", reached=len(value))
         for i, part in enumerate(value[:MAX_TUPLE_PARTS]):
-            if type(part) in (int, float, tuple):
+            if type(part) in (int, float, *_TUPLES):
                 inside = self.sources.make(source, SourceKind.ITEM, i)
-                varies = self._holds_varying if type(part) is tuple else self._varies
+                varies = self._holds_varying if type(part) in _TUPLES else self._varies
                 result |= varies(part, inside)
         return result
 
@@ -327,11 +329,11 @@ class Provenance:
         """Returns a copy of a tuple with symbols in place of the numbers that vary."""
         copy = self._copied.get(source)
         if copy is None:
-            self.guard(GuardKind.TYPE, source, tuple)
+            self.guard(GuardKind.TYPE, source, type(value))
             self.guard(GuardKind.LEN, source, len(value))
             make = self.sources.make
             items = [(part, make(source, SourceKind.ITEM, i)) for i, part in enumerate(value)]
-            copy = tuple([self.read_varying(part, item) for part, item in items])
+            copy = type(value)([self.read_varying(part, item) for part, item in items])
             self._copied[source] = self._read[source] = copy
             self._copies[id(copy)] = copy, source, value
         return copy

@@ -32,7 +32,8 @@ class TensorFacts:
 
 
 def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:
-    """Returns what a guard checks of a tensor. dims: sizes, None where any size is accepted."""
+    """Returns what a guard checks of a tensor. dims: sizes, and then strides, None where any is
+    accepted."""
     symbolic = dims is not None and None in dims
     return TensorFacts(
         type=type(value),
@@ -40,7 +41,7 @@ def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None
         device=value.device,
         keys=torch_private.dispatch_keys(value),
         requires_grad=value.requires_grad,
-        shape=tuple(value.shape) if dims is None else dims,
+        shape=tuple(value.shape) if dims is None else dims[: value.dim()],
         stride=None if symbolic else value.stride(),
     )
 

@@ -6,6 +6,7 @@ callable gets the plain number, which is then guarded by value.
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import itertools
@@ -37,7 +38,10 @@ _PASSING: frozenset[Any] = frozenset(
     {isinstance, len, zip, enumerate, sum, divmod, pow, print, setattr, object.__setattr__, math.prod,
     list, tuple, dict, iter, next, reversed, map, filter, any, all, itertools.chain,
     list.append, list.extend, list.copy, dict.copy, dict.get, dict.keys, dict.values, dict.items,
-    dict.update, *names("Generator.manual_seed")}
+    dict.update, dict.setdefault, dict.pop, list.insert, list.pop, tuple.__new__, functools.reduce,
+    collections.deque.append, collections.deque.appendleft, collections.deque.extend,
+    collections.OrderedDict.setdefault, collections.OrderedDict.update,
+    *names("Generator.manual_seed Size.numel")}
     | COMPUTED_CALLS.keys()
     | {
         getattr(operator, name) for name in (
@@ -46,6 +50,10 @@ _PASSING: frozenset[Any] = frozenset(
         )
     }
 )  # fmt: skip
+#: Modules of the standard library whose functions and classes only pass numbers on.
+_PASSING_MODULES = frozenset(
+    {"collections", "_collections_abc", "contextlib", "dataclasses", "functools", "types"}
+)
 #: Libraries besides the standard library that check the type of numbers.
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "sympy", "packaging"})
 _SLOTS = (types.WrapperDescriptorType, types.MethodWrapperType)
@@ -84,4 +92,5 @@ def is_number_slot(function: Any) -> bool:
 
 def _is_of_library(module: str) -> bool:
     package = (module or "").partition(".")[0]
-    return package in sys.stdlib_module_names or package in _LIBRARIES
+    checks = package in sys.stdlib_module_names and module not in _PASSING_MODULES
+    return checks or package in _LIBRARIES

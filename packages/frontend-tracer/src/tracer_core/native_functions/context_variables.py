@@ -37,8 +37,8 @@ def get(tracer: Tracer, variable: Any, default: Any = ABSENT, /) -> Any:
     if variable in _VARIABLES:
         return read_setting(tracer, _VARIABLES[variable])
     inputs = () if default is ABSENT else (default,)
-    fresh = tracer.provenance.is_fresh(variable)
-    if fresh or tracer.effects.attribute(variable, _VALUE) is not None:
+    change = tracer.effects.attribute(variable, _VALUE)
+    if (change is not None and change.moved) or tracer.provenance.is_fresh(variable):
         return variable.get(*inputs)
     value = applied(tracer, _in_context, variable, varies=True)
     if value is not Unset:
@@ -65,6 +65,8 @@ def put(tracer: Tracer, variable: Any, value: Any) -> Any:
     change = tracer.side_effects.before_attribute(variable, _VALUE)
     token: contextvars.Token[Any] = variable.set(value)
     assert change is not None
+    if not change.moved:  # its reset gives back what the call found
+        change.moved, change.written[id(token)] = True, None
     if token.old_value is contextvars.Token.MISSING:
         change.added.append(token)  # the one way to unset the variable again
     tracer.native_calls.allocation_sites[id(token)] = (tracer.outer_step, token)
@@ -86,6 +88,7 @@ def reset(tracer: Tracer, variable: Any, token: Any) -> None:
         _refuse(tracer)
     tracer.side_effects.mutations += 1
     variable.reset(token)
+    change.moved = id(token) not in change.written
     if token.old_value is contextvars.Token.MISSING:
         change.added.remove(token)
 

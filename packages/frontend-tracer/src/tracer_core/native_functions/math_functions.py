@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.native_effects.effects import special, special_each
+from tracer_core.torch_private.names import names
 from tracer_core.trace.host_objects import CONVERSIONS, call_with_polyfills, host_object
 from tracer_core.trace.symbolic_scalars import SYMBOLS
 from tracer_core.trace.traced_arrays import is_array
@@ -84,7 +85,7 @@ def pow_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 # -- math --
 
 
-@special(math.prod)
+@special(math.prod, *names("Size.numel"))
 def prod(tracer: Tracer, iterable: Any, /, *, start: Any = 1) -> Any:
     for item in tracer.containers.spread(iterable):
         start = tracer.operators.binary("*", start, item)

@@ -42,6 +42,26 @@ def _number(tracer: Tracer, seed: Any) -> Any:
     return tracer.recorder.argument(seed if symbolic else tracer.scalars.concrete(seed))
 
 
+_FILLS: dict[Any, Any] = {
+    torch.rand: torch.Tensor.uniform_,
+    torch.randn: torch.Tensor.normal_,
+    torch.randint: torch.Tensor.random_,
+}
+
+
+@special_each(*_FILLS)
+def sampled(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """With a generator, fills an empty tensor as the kernel does, which takes no symbolic sizes."""
+    call, options, limits = tracer.native_calls.call_torch, dict(kwargs), []
+    generator = options.pop("generator", None)
+    if generator is None or not args or options.keys() - {"dtype", "device"}:
+        return call(function, [*args], kwargs)
+    if function is torch.randint:
+        options, limits = {"dtype": torch.int64, **options}, [0, *args[:-1]][-2:]
+    empty = call(torch.empty, [*args[len(args) - 1 if limits else 0 :]], options)
+    return call(_FILLS[function], [empty, *limits], {"generator": generator})
+
+
 # -- the default generators --
 
 

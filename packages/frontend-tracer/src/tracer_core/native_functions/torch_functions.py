@@ -58,7 +58,7 @@ declare(PURE, names("_C._are_functorch_transforms_active"))
 #: Queries of what the processor has.
 declare(PURE, names("_is_avx2_supported _is_avx512_supported _is_avx512_bf16_supported _is_vnni_supported"
     " _is_amx_tile_supported _is_amx_fp16_supported", of="cpu"))  # fmt: skip
-declare(SHALLOW, names("Size.numel _C._log_api_usage_once"))
+declare(SHALLOW, names("_C._log_api_usage_once"))
 # Its Python code passes everything but out= to __torch_function__.
 breaks(
     "side_effect_native",
@@ -241,6 +241,17 @@ def reshape_from_tensor(tracer: Tracer, tensor: Any, shape: Any) -> Any:
     if not (isinstance(tensor, torch.Tensor) and isinstance(shape, torch.Tensor)):
         return tracer.native_calls.call_torch(names("_reshape_from_tensor")[0], [tensor, shape], {})
     return tracer.calls.prepare(polyfills.reshape_from_tensor, [tensor, shape], {})
+
+
+@special(*names("Tensor.fill_diagonal_"))
+def fill_diagonal_(tracer: Tracer, tensor: Any, fill_value: Any, wrap: Any = False) -> Any:
+    """Fills a view of a matrix: the kernel counts from the beginning of the storage, which no guard
+    watches."""
+    call = tracer.native_calls.call_torch
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2 or wrap:
+        return call(names("Tensor.fill_diagonal_")[0], [tensor, fill_value, wrap], {})
+    call(names("Tensor.fill_")[0], [call(torch.diagonal, [tensor], {}), fill_value], {})
+    return tensor
 
 
 @special(*names("_C._infer_size"))

@@ -163,14 +163,14 @@ def _replay_class(target: str, change: Change, r: Rebuilder) -> list[str]:
 
 
 def _replay_local(target: str, change: Change, r: Rebuilder) -> list[str]:
-    if change.after is MISSING:
-        return [f"delattr({target}, {change.where!r})"] if change.before is not MISSING else []
-    return [f"setattr({target}, {change.where!r}, {r.value(change.after)})"]
+    unset = change.after is MISSING
+    value = "None" if unset else r.value(change.after)
+    removed = [f"delattr({target}, {change.where!r})"] if unset else []
+    return [f"setattr({target}, {change.where!r}, {value})", *removed]
 
 
 def _replay_context(target: str, change: Change, r: Rebuilder) -> list[str]:
-    same = change.after is MISSING or change.after is change.before
-    return [] if same else [f"{target}.set({r.value(change.after)})"]
+    return [f"{target}.set({r.value(change.after)})"] if change.moved else []
 
 
 def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:

@@ -188,13 +188,16 @@ def join_storage(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> N
 
 
 def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
-    """Returns the fake of a real tensor whose marked dimensions become symbols of the mode's
-    ShapeEnv."""
+    """Returns the fake of a real tensor whose marked sizes, and strides after them, become symbols
+    of the mode's ShapeEnv."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
+    n, dynamic, inferred = tensor.dim(), DimDynamic.DYNAMIC, DimDynamic.INFER_STRIDE
+    strides = symbolic[n:] or (False,) * n
     context: Any = StatelessSymbolicContext(
-        dynamic_sizes=[DimDynamic.DYNAMIC if dim else DimDynamic.STATIC for dim in symbolic],
-        constraint_sizes=[None] * len(symbolic),
+        dynamic_sizes=[dynamic if dim else DimDynamic.STATIC for dim in symbolic[:n]],
+        dynamic_strides=[dynamic if dim else inferred for dim in strides],
+        constraint_sizes=[None] * n,
     )
     return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
 

@@ -8,6 +8,7 @@ eagerly.
 from __future__ import annotations
 
 import collections
+import contextvars
 import decimal
 import dis
 import functools
@@ -633,6 +634,8 @@ class Attributes(Component):
             raise Break("native_python", f"the annotations of {obj.__qualname__} are evaluated")
         if name == "__dict__" and isinstance(raw, types.GetSetDescriptorType):
             return self.entries.dict_of(obj)
+        if type(obj) is contextvars.Token and name == "old_value":  # the variable's in this call
+            raise Break("side_effect_native", "the value that a context variable had is read")
         if type(obj) is TEMPLATE and name == "values":  # C code would read the interpolations
             return tuple(self.getattr(item, "value") for item in self.interpolations(obj))
         of_type = isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))

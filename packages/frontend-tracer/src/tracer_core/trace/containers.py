@@ -178,6 +178,10 @@ class Containers(Component):
         method = self.entries.python_method(container, "__getitem__")
         if method is not None:
             return self.tracer.calls.call_value(method, [container, key], {})
+        if type(container) in (dict, list):
+            number = self.tracer.scalars.looked_up(container, key)
+            if number is not None:
+                return number
         if isinstance(container, dict):
             return self._dict_item(container, self.tracer.scalars.concrete(key))
         key = special_methods.hashable_key(self.tracer, key)

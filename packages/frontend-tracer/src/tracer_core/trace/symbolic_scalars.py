@@ -210,6 +210,21 @@ class SymbolicScalars(Component):
         ]
         return self.provenance.read_varying(result, self._computed(template, texts), always=True)
 
+    def looked_up(self, table: Any, key: Any) -> Any:
+        """Returns the number that a list or dictionary from before the call has at a symbol, as a
+        symbol of its own; None where each key needs a graph of its own."""
+        origin = self.origin(key) if type(key) is torch.SymInt else None
+        source = self.provenance.source_of(table)
+        if origin is None or source is None or self.effects.peek(table) is not None:
+            return None
+        if origin[0] not in (table if type(table) is dict else range(len(table))):
+            return None
+        number = table[origin[0]]
+        if type(number) not in (int, float):
+            return None
+        place = self._computed("{0}[{1}]", [source, origin[1]])
+        return self.provenance.read_varying(number, place, always=True)
+
     def origin(self, value: Any) -> tuple[Any, Source] | None:
         """Returns (value now, source) of a symbol; None for a plain number, and for a size that no
         input has."""

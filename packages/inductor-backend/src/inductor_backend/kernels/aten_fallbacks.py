@@ -238,7 +238,9 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         _cdist_forward.default linalg_vector_norm.default multi_margin_loss.default
         aminmax.default argmax.default argmin.default max.dim min.dim var_mean.correction std_mean.correction
         logsumexp.default roll.default flip.default rot90.default repeat.default tril_indices.default
-        triu_indices.default diag_embed.default diagonal_copy.default unfold_copy.default as_strided_copy.default
+        triu_indices.default sized.default kaiser_window.default
+        fft_fftfreq.default fft_rfftfreq.default
+        diag_embed.default diagonal_copy.default unfold_copy.default as_strided_copy.default
         zeros.default _to_copy.default clone.default vander.default block_diag.default cartesian_prod.default combinations.default
         _masked_softmax_backward.default
     """,
@@ -263,7 +265,8 @@ def name_of_packet(target: Any) -> str:
 
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    library = torch.ops.tracer_core if packet == "sized" else torch.ops.aten
+    return getattr(getattr(library, packet, None), overload, None)
 
 
 #: Every overload that may run unchanged -> why loops do not compute it.

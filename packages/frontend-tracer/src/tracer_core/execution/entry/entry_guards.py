@@ -8,8 +8,6 @@ import itertools
 import types
 from typing import Any
 
-import torch
-
 from tracer_core import torch_private
 from tracer_core.execution.entry.codegen import CacheEntry
 from tracer_core.execution.entry.namespace import memories
@@ -44,7 +42,7 @@ class EntryGuards:
         inputs = {
             value.source: value.node.meta["val"]
             for value in self.graph.inputs_with_memory()
-            if any(isinstance(size, torch.SymInt) for size in value.node.meta["val"].shape)
+            if torch_private.has_symbols((value.node.meta["val"],))
         }
         broken = constraint_violation(tracer.fakes.shape_env, tracer.fakes.constraints)
         if broken is not None:
