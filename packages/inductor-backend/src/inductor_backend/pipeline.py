@@ -29,6 +29,7 @@ from inductor_backend.passes.host_constants import with_constants_on_device
 from inductor_backend.passes.lstm import pack_layers
 from inductor_backend.passes.native_operators import with_native_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
+from inductor_backend.passes.quantized_matmul import with_quantized_matmuls
 from inductor_backend.passes.weight_packing import with_native_kernels
 from inductor_backend.runtime.cuda.graphs import with_cuda_graphs
 from inductor_backend.runtime.module_runner import ModuleRunner
@@ -45,6 +46,7 @@ PIPELINE = (
     _rewrite("pad_matmul", rewrites.rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),
     _rewrite("repeated_subgraphs", rewrites.outline_repeats),
     _rewrite("constant_folding", rewrites.rewritten(with_folded_constants), "cpu"),
+    _rewrite("quantized_matmul", rewrites.rewritten(with_quantized_matmuls), "cpu"),
     _rewrite("float32_compute", rewrites.rewritten(with_float32_compute), "cpu"),
     _rewrite("attention", rewrites.rewritten(with_native_attention), "cpu"),
     _rewrite("native_operators", rewrites.rewritten(with_native_operators), "cpu", aot_standalone=True),

@@ -17,6 +17,7 @@ from inductor_backend.kernels import packed_weights
 from inductor_backend.kernels.attention import attention as attend
 from inductor_backend.kernels.native import function
 from inductor_backend.kernels.packed_weights import Geometry
+from inductor_backend.kernels.quantized import quantized_mm
 
 
 def name_of(target: Any) -> str:
@@ -132,4 +133,6 @@ def attention(
     return attend(query, key, value, mask, scale, causal, empty)
 
 
-OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear, lstm, attention})
+OPERATORS: frozenset[Callable[..., Any]] = frozenset(
+    {pack, convolution, linear, lstm, attention, quantized_mm}
+)

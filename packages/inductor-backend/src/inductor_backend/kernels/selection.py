@@ -25,6 +25,7 @@ from inductor_backend.kernels import (
     native,
     packed_ops,
     packed_weights,
+    quantized,
     rng,
     small_gemm,
     strided_copy,
@@ -179,6 +180,19 @@ def _is_widened(m: int, bias: Operand | None, a: Operand, b: Operand) -> bool:
         and native.lanes() > 4
         and not multiplies_16_bits(a.dtype)
     )
+
+
+def reads_integers(m: int, dtype: torch.dtype) -> bool:
+    """Returns whether a matmul of few rows of this dtype has a kernel that reads weights of 8 bits."""
+    slow = dtype == torch.float32 or not multiplies_16_bits(dtype)
+    return dtype in quantized.ELEMENTS and m <= FEW_ROWS and native.lanes() > 4 and slow
+
+
+def _quantized_mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
+    x, weight = args[:2]
+    reason = f"{hint(x.sizes[0])} rows: weights of 8 bits are read once"
+    form = quantized.form(x.dtype, weight.dtype)
+    return KernelChoice(target, "", KernelKind.NATIVE, reason, _EPILOGUES, form=form, symbolic=True)
 
 
 def _dense_rows(operand: Operand) -> bool:
@@ -439,6 +453,7 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoi
     packed_ops.convolution: _packed("convolution"),
     packed_ops.linear: _packed("linear"),
     packed_ops.pack: _pack,
+    quantized.quantized_mm: _quantized_mm,
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,
     rng.bernoulli: _bernoulli,

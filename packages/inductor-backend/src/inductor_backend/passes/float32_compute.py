@@ -33,13 +33,13 @@ def with_float32_compute(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.f
     editor = Editor(copy_of(gm), ())
     for node in list(editor.graph.nodes):
         if node.target in _RULES and _dtype(node) in slow:
-            matmul = _of_all_rows(editor, node)
+            matmul = of_all_rows(editor, node)
             if not is_widened(matmul):
                 _RULES[matmul.target](editor, matmul)
     return editor.gm
 
 
-def _of_all_rows(editor: Editor, node: Node) -> Node:
+def of_all_rows(editor: Editor, node: Node) -> Node:
     """Replaces a batch of matmuls with one matrix, as torch computes linear layers of inputs that are
     not contiguous, by a matmul of all rows; returns it, or the node where it is no such batch."""
     if node.target is not aten.bmm.default:
