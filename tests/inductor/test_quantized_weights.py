@@ -19,6 +19,7 @@ from inductor_backend.runtime.cpp.objects import INCLUDE_DIR
 from inductor_backend.runtime.cpp.toolchain import find_compiler
 from tests.inductor.compiling import compiled
 from tests.support.comparison import assert_as_accurate, assert_as_accurate_as_eager
+from tests.support.native_libraries import like_eager
 from tests.support.quantized_weights import Quantized, ScaledAfter, ScaledGroups
 
 pytestmark = pytest.mark.skipif(
@@ -198,14 +199,18 @@ def test_other_arithmetic():
 
 
 @DTYPES
-def test_special_values(dtype):
+@pytest.mark.parametrize("rows", [6, 20])
+def test_special_values(dtype, rows):
     fast = tracer_core.compile(grouped)
     weight = Quantized.random(45, 70, 70, dtype)
     weight.scale[7], weight.scale[8], weight.scale[9] = 0, float("inf"), float("nan")
     weight.integers[5], weight.zero[5] = 3, 3
-    x = torch.randn(6, 70).to(dtype)
+    weight.integers[8], weight.zero[8] = 9, 3  # the last, part of a vector, is infinite, not NaN
+    x = torch.randn(rows, 70).to(dtype)
+    x[0] = x[0].abs() + 1
     x[1, 5], x[2, 8], x[3, 69], x[4, 0] = 0, float("inf"), float("nan"), -float("inf")
     ours, eager = fast(x, *parts_of(weight)), grouped(x, *parts_of(weight))
+    assert eager[0, 8].isinf()
     assert torch.equal(ours.isnan(), eager.isnan())
     assert torch.equal(ours[ours.isinf()], eager[eager.isinf()])
 
@@ -231,6 +236,19 @@ def test_scale_bias_and_activation_are_in_the_call(dtype):
             program, torch.randn(4, 64).to(dtype), q, scale, bias, first="constant_folding"
         )
         assert reads_integers(layers.text) and layers.kernels == 0
+
+
+@DTYPES
+def test_a_factor_after_a_view_is_in_the_call(dtype):
+    """As gpt-fast has it."""
+    q, scale = integers(40, 64), torch.rand(40).to(dtype)
+    program = lambda x, q, scale: F.linear(x, q.to(x.dtype)) * scale
+    fast = tracer_core.compile(program, dynamic=True)
+    for shape in ((1, 1, 64), (2, 3, 64), (1, 7, 64)):
+        x = torch.randn(shape).to(dtype)
+        check(fast, program, x, q, scale)
+    layer = compiled(program, x, q, scale, first="constant_folding")
+    assert reads_integers(layer.text) and layer.kernels == 0
 
 
 @DTYPES
@@ -293,15 +311,19 @@ def test_weight_int8pack(dtype):
     for rows in ROWS:
         inputs = torch.randn(rows, 96).to(dtype), q, scale
         assert_as_accurate(fast(*inputs), program(*inputs), exact(*inputs))
+    if dtype != torch.float32:  # sums are rounded once, after the scale
+        assert (fast(*inputs) == exact(*inputs).to(dtype)).double().mean() > 0.98
     assert reads_integers(text_of(program, *inputs))
 
 
 def test_eager_numerics_round_the_weights():
     weight, x = Quantized.random(40, 64, 32, torch.bfloat16), torch.randn(3, 64)
-    kept = parts_of(weight)
-    assert not reads_integers(text_of(grouped, x.bfloat16(), *kept, numerics="eager"))
-    assert reads_integers(text_of(converted, x.bfloat16(), kept[0], numerics="eager"))
-    assert reads_integers(text_of(grouped, x, kept[0], kept[1].float(), kept[2], numerics="eager"))
+    parts = parts_of(weight)
+    assert not reads_integers(text_of(grouped, x.bfloat16(), *parts, numerics="eager"))
+    assert reads_integers(text_of(converted, x.bfloat16(), parts[0], numerics="eager"))
+    assert reads_integers(
+        text_of(grouped, x, parts[0], parts[1].float(), parts[2], numerics="eager")
+    )
 
 
 @DTYPES
@@ -329,3 +351,10 @@ def test_it_compiles_for_other_processors(march, lanes, element, tmp_path):
         [*command, "-o", str(tmp_path / "unit.o")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_in_a_library_without_python(tmp_path):
+    def program(x, q, scale):
+        return torch.relu(x @ q.t().to(x.dtype) * scale)
+
+    like_eager(program, torch.randn(3, 64), integers(40, 64), torch.rand(40), folder=tmp_path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
@@ -259,8 +258,9 @@ NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "blocked": _blocked,
     **dict.fromkeys(FEW_ROWS_FORMS.values(), _few_rows),
     **{
-        quantized.form(*dtypes): _quantized
-        for dtypes in product(quantized.ELEMENTS, quantized.INTEGERS)
+        quantized.form(element, integer): _quantized
+        for element in quantized.ELEMENTS
+        for integer in quantized.INTEGERS
     },
     "winograd_planes": _winograd,
     "conv1x1": _conv1x1,

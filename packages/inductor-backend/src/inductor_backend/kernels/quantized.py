@@ -62,7 +62,7 @@ def quantized_mm(
     result = x.to(torch.float32) @ wide.t()
     for number, combine in ((factor, torch.mul), (bias, torch.add)):
         if number is not None:
-            plain = combine is torch.add and factor is None
-            result = result if plain or at_once else result.to(x.dtype).to(torch.float32)
+            once = at_once or (combine is torch.add and factor is None)
+            result = result if once else result.to(x.dtype).to(torch.float32)
             result = combine(result, number.to(torch.float32))
     return result.to(x.dtype)

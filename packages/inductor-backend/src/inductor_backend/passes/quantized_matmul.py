@@ -213,11 +213,11 @@ def _matmul(editor: Editor, node: Node, rounds_all: bool) -> None:
 def _batch(editor: Editor, node: Node, rounds_all: bool) -> None:
     """A batch of matmuls with one matrix, as torch computes linear layers of inputs that are not
     contiguous: one matmul of all rows."""
-    x, matrices = node.args
+    x, stacked = node.args
     value = _tensor(x)
     assert value is not None
     rows = hint(value.shape[0]) * hint(value.shape[1])
-    if reads_integers(rows, value.dtype) and _weight(matrices, value.dtype) is not None:
+    if reads_integers(rows, value.dtype) and _weight(stacked, value.dtype) is not None:
         matmul = of_all_rows(editor, node)
         if matmul is not node:
             _matmul(editor, matmul, rounds_all)
@@ -265,33 +265,31 @@ def _put(
     last: Node = node
     views: list[Node] = []
     if bias is None and factor is None:
-        last, factor = _follower(node, aten.mul.Tensor)
-    if factor is not None and bias is None:
-        added, views = last, []
-        while len(added.users) == 1 and _is_view_of_rows(next(iter(added.users))):
-            added = next(iter(added.users))
-            views.append(added)
-        added, bias = _follower(added, aten.add.Tensor)
-        last, views = (added, views) if bias is not None else (last, [])
+        last, views, factor = _follower(node, aten.mul.Tensor)
+    if bias is None and factor is not None:
+        last, more, bias = _follower(last, aten.add.Tensor)
+        views += more
     result = editor.call(last, quantized_mm, x, integers, bias, factor, *rest)
     for view in views:
         result = editor.call(last, view.target, result, *view.args[1:])
     put(editor, last, result)
 
 
-def _is_view_of_rows(node: Node) -> bool:
-    return node.target in _RESHAPES and _shape(node)[-1:] == _shape(node.args[0])[-1:]
-
-
-def _follower(node: Node, target: Any) -> tuple[Node, Any]:
-    """Returns the only reader of a node and the row that it combines with each of the node's, or the
-    node and None."""
-    user = next(iter(node.users)) if len(node.users) == 1 else node
-    if user.target is not target or user.kwargs or len(user.args) != 2:
-        return node, None
-    other = user.args[1] if user.args[0] is node else user.args[0]
-    same = _shape(user) == _shape(node) and user.meta["val"].dtype == node.meta["val"].dtype
-    return (user, other) if same and _is_row(other, user) else (node, None)
+def _follower(node: Node, target: Any) -> tuple[Node, list[Node], Any]:
+    """Returns the only reader of a node, or of views of it, that combines a row with each of its rows;
+    these views; and the row. The node, none and None where there is no such reader."""
+    user, views = node, []
+    while len(user.users) == 1:
+        before, user = user, next(iter(user.users))
+        if user.target in _RESHAPES and _shape(user)[-1:] == _shape(before)[-1:]:
+            views.append(user)
+            continue
+        if user.target is not target or user.kwargs or len(user.args) != 2:
+            break
+        row = user.args[1] if user.args[0] is before else user.args[0]
+        same = _shape(user) == _shape(before) and _tensor(user).dtype == _tensor(before).dtype  # type: ignore[union-attr]
+        return (user, views, row) if same and _is_row(row, user) else (node, [], None)
+    return node, [], None
 
 
 def _is_row(value: Any, like: Node) -> bool:
