@@ -59,6 +59,7 @@ def compiled(
     dynamic: bool = False,
     options: InductorOptions | None = None,
     until: str | None = None,
+    first: str = "lower",
 ) -> Compiled:
     with torch.no_grad():
         captured = torch_graph(fn, inputs, dynamic=dynamic)
@@ -71,7 +72,7 @@ def compiled(
         )
     extra = list(captured.real_inputs[len(inputs) :])
     return Compiled(
-        run_stages(start(low.graph, low.spec), until, first="lower"), low.plan.bind, extra, low
+        run_stages(start(low.graph, low.spec), until, first=first), low.plan.bind, extra, low
     )
 
 

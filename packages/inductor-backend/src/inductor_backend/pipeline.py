@@ -30,6 +30,7 @@ from inductor_backend.passes.linear_layers import with_linear_layers
 from inductor_backend.passes.lstm import pack_layers
 from inductor_backend.passes.native_operators import with_native_operators
 from inductor_backend.passes.pad_matmul import with_padded_matmuls
+from inductor_backend.passes.quantized_matmul import with_quantized_matmuls
 from inductor_backend.passes.weight_packing import with_native_kernels
 from inductor_backend.runtime.cuda.graphs import with_cuda_graphs
 from inductor_backend.runtime.module_runner import ModuleRunner
@@ -46,9 +47,10 @@ PIPELINE = (
     _rewrite("pad_matmul", rewrites.rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),
     _rewrite("repeated_subgraphs", rewrites.outline_repeats),
     _rewrite("constant_folding", rewrites.rewritten(with_folded_constants), "cpu"),
+    _rewrite("linear_layers", rewrites.rewritten(with_linear_layers), "cpu"),
+    _rewrite("quantized_matmul", rewrites.rewritten(with_quantized_matmuls), "cpu"),
     _rewrite("float32_compute", rewrites.rewritten(with_float32_compute), "cpu"),
     _rewrite("attention", rewrites.rewritten(with_native_attention), "cpu"),
-    _rewrite("linear_layers", rewrites.rewritten(with_linear_layers), "cpu"),
     _rewrite("native_operators", rewrites.rewritten(with_native_operators), "cpu", aot_standalone=True),
     _rewrite("freeze", rewrites.freeze, frozen=True),
     _rewrite("fold_batch_norm", rewrites.frozen(fold_batch_norm), "cpu", frozen=True),

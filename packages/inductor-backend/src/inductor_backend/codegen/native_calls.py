@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.size_source import size_expression
-from inductor_backend.kernels import attention, conv1x1, packed_weights, winograd
+from inductor_backend.kernels import attention, conv1x1, packed_weights, quantized, winograd
 from inductor_backend.kernels.packed_ops import geometry, name_of
 from inductor_backend.kernels.selection import (
     FEW_ROWS_FORMS,
@@ -89,14 +89,35 @@ def _linear(call: NativeCall) -> Launch:
 
 def _few_rows(call: NativeCall) -> Launch:
     *bias, a, b = call.node.args
+    dtype = call.program.buffers[a.buffer].dtype
+    return f"run_{FEW_ROWS_FORMS[dtype]}", _of_few_rows(call, a, b, bias[0] if bias else None)
+
+
+def _of_few_rows(
+    call: NativeCall, a: Strided, b: Strided, bias: Strided | None
+) -> list[str | Expr]:
+    """Returns the arguments that all forms of few rows take."""
     row, column = b.layout.strides
     layout, ldw = (0, column) if row == 1 else (1, row)
     operands: list[str | Expr] = [call.address(a), *a.layout.strides, call.address(b), ldw, layout]
     (m, k), n = a.layout.sizes, b.layout.sizes[1]
-    added = call.addresses(bias[0] if bias else None)
+    added = call.addresses(bias)
     numbers = [call.address(call.result), n, m, n, k, *added, EPILOGUES[call.node.epilogue]]
-    dtype = call.program.buffers[a.buffer].dtype
-    return f"run_{FEW_ROWS_FORMS[dtype]}", [*operands, *numbers]
+    return [*operands, *numbers]
+
+
+def _quantized(call: NativeCall) -> Launch:
+    a, b, bias, factor, scale, zero, group, at_once = call.node.args
+    dtypes = [call.program.buffers[tensor.buffer].dtype for tensor in (a, b)]
+    numbers = [*_of_few_rows(call, a, b, bias), *call.addresses(factor), int(at_once), group]
+    for value, usual in ((scale, 1.0), (zero, 0.0)):
+        if isinstance(value, Strided):
+            kind = quantized.NUMBERS[call.program.buffers[value.buffer].dtype]
+            numbers += [call.address(value), kind, *value.layout.strides]
+        else:
+            bits = quantized.bits_of(usual if value is None else value)
+            numbers += [bits, quantized.ONE_NUMBER, 0, 0]
+    return f"run_{quantized.form(*dtypes)}", numbers
 
 
 def _grouped(call: NativeCall) -> Launch:
@@ -270,6 +291,11 @@ NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     "blocked": _blocked,
     **dict.fromkeys(FEW_ROWS_FORMS.values(), _few_rows),
     GROUPED_FORM: _grouped,
+    **{
+        quantized.form(element, integer): _quantized
+        for element in quantized.ELEMENTS
+        for integer in quantized.INTEGERS
+    },
     "winograd_planes": _winograd,
     "conv1x1": _conv1x1,
     "aten.mm.default": _linear,

@@ -50,6 +50,17 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
         )
         for name, more in (("bf16", " GROUPED=run_grouped_bf16"), ("half", ""))
     },
+    **{
+        f"few_rows_{element}_{integer}": (
+            (
+                f"few_rows ELEMENT={name} WEIGHT={integer}_t RUN=run_few_rows_{element}_{integer}",
+                "epilogues",
+            ),
+            {f"run_few_rows_{element}_{integer}": 24},
+        )
+        for element, name in (("float", "float"), ("bf16", "tc_bf16"), ("half", "tc_half"))
+        for integer in ("int8", "uint8")
+    },
     "rng": (("rng",), {"run_bernoulli": 4}),
     "pack": (
         ("pack",),

@@ -18,6 +18,7 @@ from inductor_backend.kernels.attention import attention as attend
 from inductor_backend.kernels.attention import decoding_attention as attend_few
 from inductor_backend.kernels.native import function
 from inductor_backend.kernels.packed_weights import Geometry
+from inductor_backend.kernels.quantized import quantized_mm
 
 
 def name_of(target: Any) -> str:
@@ -151,5 +152,5 @@ def decoding_attention(
 
 
 OPERATORS: frozenset[Callable[..., Any]] = frozenset(
-    {pack, convolution, linear, lstm, attention, decoding_attention}
+    {pack, convolution, linear, lstm, attention, decoding_attention, quantized_mm}
 )

@@ -25,6 +25,7 @@ from inductor_backend.kernels import (
     native,
     packed_ops,
     packed_weights,
+    quantized,
     rng,
     small_gemm,
     strided_copy,
@@ -192,6 +193,19 @@ def _grouped(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Ke
         return aten_choice(target, "the processor multiplies such floats")
     reason = "matrices of groups with rows are read once and widened in registers"
     return KernelChoice(target, "", KernelKind.NATIVE, reason, form=GROUPED_FORM, symbolic=True)
+
+
+def reads_integers(m: int, dtype: torch.dtype) -> bool:
+    """Returns whether a matmul of few rows of this dtype has a kernel that reads weights of 8 bits."""
+    slow = dtype == torch.float32 or not multiplies_16_bits(dtype)
+    return dtype in quantized.ELEMENTS and m <= FEW_ROWS and native.lanes() > 4 and slow
+
+
+def _quantized_mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
+    x, weight = args[:2]
+    reason = f"{hint(x.sizes[0])} rows: weights of 8 bits are read once"
+    form = quantized.form(x.dtype, weight.dtype)
+    return KernelChoice(target, "", KernelKind.NATIVE, reason, _EPILOGUES, form=form, symbolic=True)
 
 
 def _dense_rows(operand: Operand) -> bool:
@@ -460,6 +474,7 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoi
     packed_ops.convolution: _packed("convolution"),
     packed_ops.linear: _packed("linear"),
     packed_ops.pack: _pack,
+    quantized.quantized_mm: _quantized_mm,
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,
     packed_ops.decoding_attention: _decoding_attention,

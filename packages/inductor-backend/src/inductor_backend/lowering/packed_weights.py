@@ -14,7 +14,9 @@ from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.nodes import Strided, same_strides
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import packed_ops, packed_weights
+from inductor_backend.kernels.quantized import quantized_mm
 from inductor_backend.lowering.context import Lowering, last_strides, lower
+from inductor_backend.lowering.matmul import operands
 
 
 @lower(packed_ops.convolution)
@@ -88,6 +90,24 @@ def linear(
         residual=added,
         last_epilogue=last_epilogue,
     )
+
+
+@lower(quantized_mm)
+def quantized(
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref,
+    bias: Ref | None,
+    factor: Ref | None,
+    scale: Ref | float | None,
+    zero: Ref | float | None,
+    group: int,
+    at_once: bool,
+) -> Ref:
+    rows = [None if row is None else ctx.strided(row, (1,)) for row in (bias, factor)]
+    numbers = [ctx.strided(of) if isinstance(of, Ref) else of for of in (scale, zero)]
+    arguments = [*operands(ctx, x, weight), *rows, *numbers, group, at_once]
+    return ctx.extern(ctx.node.target, arguments, label="mm")
 
 
 @lower(packed_ops.lstm)

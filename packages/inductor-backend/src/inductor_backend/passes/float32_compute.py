@@ -42,10 +42,8 @@ def with_float32_compute(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.f
         return gm
     editor = Editor(copy_of(gm), ())
     for node in list(editor.graph.nodes):
-        if is_slow(node):
-            matmul = _of_all_rows(editor, node)
-            if not is_widened(matmul):
-                _RULES[matmul.target](editor, matmul)
+        if is_slow(node) and not is_widened(node):
+            _RULES[node.target](editor, node)
     return editor.gm
 
 
@@ -55,22 +53,6 @@ def _has_one_query(node: Node) -> bool:
         return False
     query, key, value = (source.meta["val"].shape for source in node.args[:3])  # type: ignore[union-attr]
     return query[2] == 1 and attention.reads_once(1, *map(hint, (*key[2:], value[3])))
-
-
-def _of_all_rows(editor: Editor, node: Node) -> Node:
-    """Replaces a batch of matmuls with one matrix, as torch computes linear layers of inputs that are
-    not contiguous, by a matmul of all rows; returns it, or the node where it is no such batch."""
-    if node.target is not aten.bmm.default:
-        return node
-    a, b = (source.meta["val"] for source in node.args)  # type: ignore[union-attr]
-    rows, terms, columns = sizes = (*a.shape[1:], b.shape[2])
-    if b.stride(0) != 0 or not all(isinstance(size, int) and size for size in sizes):
-        return node
-    new = editor.before(node)
-    flat = new(aten.reshape.default, node.args[0], [-1, terms])
-    result = new(aten.mm.default, flat, new(aten.select.int, node.args[1], 0, 0))
-    put(editor, node, new(aten.view.default, result, [-1, rows, columns]))
-    return result
 
 
 def _dtype(node: Node) -> torch.dtype | None:

@@ -17,6 +17,7 @@ from inductor_backend.ir.graph_meta import INSTANCE
 from inductor_backend.kernels import packed_weights
 from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm
 from inductor_backend.kernels.packed_ops import pack as pack_weight
+from inductor_backend.kernels.quantized import quantized_mm
 from inductor_backend.torch_private import lazy_graph_module
 from tracer_core.plugin_api import Trait, has_effect, is_random, operators, spelled_with
 
@@ -102,6 +103,8 @@ class Editor:
         if node.target is attention:
             query, _, result = (operand for operand in values[0][:3])
             return result.new_empty((*query.shape[:3], result.shape[3]))
+        if node.target is quantized_mm:
+            return first.new_empty((first.shape[0], values[0][1].shape[1]))
         assert node.target not in OPERATORS
         with first.fake_mode:
             return node.target(*values[0], **values[1])  # type: ignore[operator]

@@ -17,6 +17,7 @@ from inductor_backend.ir.graph_meta import before_widening
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import attention, native, packed_ops, packed_weights, selection
 from inductor_backend.kernels.packed_weights import Geometry
+from inductor_backend.kernels.quantized import form, quantized_mm
 from inductor_backend.kernels.selection import KernelKind, Operand
 from inductor_backend.passes.weight_packing import pays
 from inductor_backend.runtime.cuda import build
@@ -128,6 +129,9 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
             if node.target is packed_ops.pack
             else packed_weights.launcher(g)
         )
+    elif node.target is quantized_mm:
+        x, weight = (node.meta["val"].dtype for node in node.all_input_nodes[:2])
+        yield f"run_{form(x, weight)}"
     elif node.target is packed_ops.lstm:
         yield "run_lstm"
     elif node.target is packed_ops.attention:

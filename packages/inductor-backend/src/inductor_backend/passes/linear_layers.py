@@ -1,8 +1,8 @@
-"""Turns batches of float32 matmuls with one matrix into a matmul of all rows, with its bias.
+"""Turns batches of matmuls with one matrix into a matmul of all rows, in float32 with its bias.
 
-torch computes linear layers of inputs that are not contiguous (tokens of an image, a mixer's channels) as
-`bmm` with an expanded weight, and adds the bias apart. Our matmuls, their epilogues and packed weights
-take what this makes of it. On CPUs.
+torch computes linear layers of inputs that are not contiguous (tokens of an image, a mixer's channels,
+the projection after attention) as `bmm` with an expanded weight, and adds the bias apart, which 16-bit
+floats round before. Our matmuls, their epilogues and packed weights take what this makes of it. On CPUs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.kernels.selection import FEW_ROWS
 from inductor_backend.passes.frozen_rewrites import put
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from tracer_core.plugin_api import CompileSpec, Trait, overloads_with
@@ -32,33 +33,40 @@ def with_linear_layers(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.
 
 
 def _is_of_all_rows(node: Node) -> bool:
-    """Checks for a batch of one matmul, or with one matrix and rows that lie one after the other."""
+    """Checks for a batch with one matrix, whose rows lie one after the other, are few, or are copied in
+    any case because their dtype is; or for a batch of one matmul."""
     if node.target is not aten.bmm.default:
         return False
     a, b = (source.meta["val"] for source in node.args)  # type: ignore[union-attr]
-    numbers = (*a.shape, *b.shape, *a.stride(), *b.stride())
+    if not all(isinstance(size, int) and size for size in (*a.shape[1:], b.shape[2])):
+        return False
+    one_matrix = isinstance(b.stride(0), int) and b.stride(0) == 0
+    if a.dtype in (torch.bfloat16, torch.float16):
+        return one_matrix
+    numbers = (a.shape[0], *a.stride(), *b.stride())
     if a.dtype != torch.float32 or not all(isinstance(number, int) for number in numbers):
         return False
-    follow = a.stride(0) == a.shape[1] * a.stride(1) and b.stride(0) == 0
-    return 0 not in (*a.shape, *b.shape) and (a.shape[0] == 1 or follow)
+    follow = a.stride(0) == a.shape[1] * a.stride(1) or a.shape[0] * a.shape[1] <= FEW_ROWS
+    return bool(a.shape[0] == 1 or (a.shape[0] != 0 and follow and one_matrix))
 
 
 def _replace(editor: Editor, node: Node) -> None:
     new = editor.before(node)
     a, b = node.args
-    sizes = node.meta["val"].shape
-    if sizes[0] == 1:
+    value = node.meta["val"]
+    sizes = [-1, *value.shape[1:]]
+    if isinstance(value.shape[0], int) and value.shape[0] == 1:
         rows = new(aten.select.int, a, 0, 0)
     else:
-        rows = new(aten.reshape.default, a, [sizes[0] * sizes[1], -1])
+        rows = new(aten.reshape.default, a, [-1, a.meta["val"].shape[2]])  # type: ignore[union-attr]
     matrix = new(aten.select.int, b, 0, 0)
     chain = [node]
     while len(chain[-1].users) == 1 and next(iter(chain[-1].users)).target in _VIEWS:
         chain += chain[-1].users
-    bias = _bias(chain[-1], sizes[-1])
+    bias = _bias(chain[-1], sizes[-1]) if value.dtype == torch.float32 else None
     if bias is None:
         result = new(aten.mm.default, rows, matrix)
-        put(editor, node, new(aten.view.default, result, list(sizes)))
+        put(editor, node, new(aten.view.default, result, sizes))
         return
     (added,) = chain[-1].users
     like = editor.before(added)

@@ -101,8 +101,8 @@ struct Attention {
             now = n + 4 <= count ? 4 : 1;
             const bool more = n + 8 <= count;
             for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
-                (now == 4 ? FOUR : ONE)[cut.at(i) - 1](packed + m * deep, keys + n * of_k.row, of_k.row, D, scores + m * CHUNK + n,
-                                                       keys + (n + 4) * of_k.row, more && i == 0 ? 4 : 0);
+                (now == 4 ? FOUR : ONE)[PLAIN][cut.at(i) - 1](packed + m * deep, keys + n * of_k.row, of_k.row, D, scores + m * CHUNK + n,
+                                                       keys + (n + 4) * of_k.row, more && i == 0 ? 4 : 0, nullptr);
         }
         for (int64_t i = 0; i < rows; i++) {
             const int64_t query = (first + i) % S, own = causal && query + 1 - t < count ? query + 1 - t : count;

@@ -147,6 +147,30 @@ INLINE V widened(const tc_half* p, int half) { return from_half(((const SU*)p)[h
 INLINE void in_order(const tc_half*, V&, V&) {}
 #endif
 
+// LANES integers of 8 bits, widened.
+#if defined(__AVX512F__) && LANES == 16
+typedef char C16U __attribute__((vector_size(16), aligned(1), may_alias));
+typedef char C16 __attribute__((vector_size(16)));
+INLINE V widened(const int8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovsxbd512_mask((C16) * (const C16U*)p, I{}, 0xffff), V); }
+INLINE V widened(const uint8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovzxbd512_mask((C16) * (const C16U*)p, I{}, 0xffff), V); }
+#elif defined(__AVX2__) && LANES == 8
+typedef char C16 __attribute__((vector_size(16)));
+typedef int64_t L2 __attribute__((vector_size(16)));
+INLINE C16 eight_bytes(const void* p) {
+    int64_t bytes;
+    memcpy(&bytes, p, 8);
+    return (C16)L2{bytes, 0};
+}
+INLINE V widened(const int8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovsxbd256(eight_bytes(p)), V); }
+INLINE V widened(const uint8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovzxbd256(eight_bytes(p)), V); }
+#else
+template <class T> INLINE V widened(const T* p) {
+    V v;
+    for (int i = 0; i < LANES; i++) v[i] = p[i];
+    return v;
+}
+#endif
+
 typedef float V4 __attribute__((vector_size(16)));
 typedef float V4U __attribute__((vector_size(16), aligned(4), may_alias));
 
