@@ -7,7 +7,7 @@ unmodified model ("ours:generate" is ``compile(model.generate)``); "llama.cpp" i
 with a GGUF file of the same shape; "openvino" is optimum-intel's model, which OpenVINO GenAI runs
 as well. Weights of 8 and 4 bits are torchao's, GGUF's Q8_0 and Q4_0, and NNCF's.
 
-- token_ms: the seconds of `LONG` new tokens less those of `SHORT`, a token, the least of the rounds;
+- token_ms: the seconds of `LONG` new tokens less those of `SHORT`, a token, each the least of `ROUNDS`;
 - floor_ms: the bytes of the weights of their kind (without the table of embeddings, of which a token
   reads one row) over the bandwidth at which this process copies 400 MB at that time;
 - first_s: seconds of the first text.
@@ -57,12 +57,12 @@ def measure(name: str, weights: str, compiler: str, threads: str) -> dict[str, A
         run, numbers = build(name, weights, compiler, Path(folder))
         first = _seconds(run, SHORT)
         _seconds(run, LONG)
-        tokens, bandwidths = [], []
-        for _ in range(ROUNDS):
-            bandwidths.append(_copy_bandwidth())
-            tokens.append((_seconds(run, LONG) - _seconds(run, SHORT)) / (LONG - SHORT))
+        rounds = [
+            (_copy_bandwidth(), _seconds(run, SHORT), _seconds(run, LONG)) for _ in range(ROUNDS)
+        ]
+    bandwidths, short, long = zip(*rounds, strict=True)
     read = numbers * BITS[weights] / 8
-    token, bandwidth = min(tokens), max(bandwidths)
+    token, bandwidth = (min(long) - min(short)) / (LONG - SHORT), max(bandwidths)
     return {
         "token_ms": round(token * 1e3, 2),
         "floor_ms": round(read / bandwidth * 1e3, 2),

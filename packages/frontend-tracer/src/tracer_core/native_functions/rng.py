@@ -42,11 +42,9 @@ def _number(tracer: Tracer, seed: Any) -> Any:
     return tracer.recorder.argument(seed if symbolic else tracer.scalars.concrete(seed))
 
 
-_FILLS: dict[Any, Any] = {
-    torch.rand: torch.Tensor.uniform_,
-    torch.randn: torch.Tensor.normal_,
-    torch.randint: torch.Tensor.random_,
-}
+_FACTORIES = names("rand randn randint")
+#: Factory -> what fills an empty tensor with the same samples.
+_FILLS = dict(zip(_FACTORIES, names("Tensor.uniform_ Tensor.normal_ Tensor.random_"), strict=True))
 
 
 @special_each(*_FILLS)
@@ -56,7 +54,7 @@ def sampled(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     generator = options.pop("generator", None)
     if generator is None or not args or options.keys() - {"dtype", "device"}:
         return call(function, [*args], kwargs)
-    if function is torch.randint:
+    if function is _FACTORIES[2]:
         options, limits = {"dtype": torch.int64, **options}, [0, *args[:-1]][-2:]
     empty = call(torch.empty, [*args[len(args) - 1 if limits else 0 :]], options)
     return call(_FILLS[function], [empty, *limits], {"generator": generator})

@@ -19,9 +19,9 @@ enum Mask { NOTHING, BOOLS, FLOATS };
 
 static thread_local Scratch scratch, of_parts;
 
-namespace {
 struct Heads { int64_t batch, head, row; };
 
+namespace {
 struct Attention {
     const float* q;
     const WEIGHT *k, *v;
@@ -175,13 +175,13 @@ struct Attention {
         });
     }
 };
+}
 
-float as_float(int64_t bits) {
+static float as_float(int64_t bits) {
     const int32_t low = (int32_t)bits;
     float result;
     memcpy(&result, &low, 4);
     return result;
-}
 }
 
 // q, k, v, mask, out; the mask's kind; B, H, G, S, T, D, E; strides (batch, head, row) of q, k, v, out, of mask (and from key to

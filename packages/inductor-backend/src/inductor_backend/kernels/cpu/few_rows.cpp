@@ -17,8 +17,8 @@
 #include "row_blocks.h"
 enum Layout { NK, KN };
 
-namespace {
 // Numbers of a type (kernels/quantized.py numbers them) for groups of weights; or one number, whose bits are the address.
+namespace {
 struct Numbers {
     const void* data;
     int64_t type, row, column;
@@ -41,7 +41,9 @@ struct Numbers {
         (this->*COPIES[type])(n, count, to);
     }
 };
+}
 
+namespace {
 struct FewRows {
     const ELEMENT *x, *bias;
     const WEIGHT* w;

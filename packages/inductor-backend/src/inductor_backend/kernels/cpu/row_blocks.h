@@ -52,12 +52,14 @@ template <int FORM> INLINE V value(V weight, V scale, V zero) {
 }
 
 // The scales and zeros of rows of w: those of row j begin at j * groups.
+namespace {
 struct Groups {
     const float *scales, *zeros;
     int64_t size, groups;
     V scale(int64_t j, int64_t g) const { return same(scales[j * groups + g]); }
     V zero(int64_t j, int64_t g) const { return same(zeros[j * groups + g]); }
 };
+}
 
 // R rows of x, [part of a line][row][LANES], against C rows of w; the first `ahead` (0, 2 or 4) rows from `next` on are fetched into L2
 template <int R, int C, int FORM>
