@@ -358,3 +358,17 @@ def test_in_a_library_without_python(tmp_path):
         return torch.relu(x @ q.t().to(x.dtype) * scale)
 
     like_eager(program, torch.randn(3, 64), integers(40, 64), torch.rand(40), folder=tmp_path)
+
+
+def test_integers_that_are_multiplied_stay_integers():
+    """Matmuls of integers beside int8 values are no matmuls of quantized weights."""
+    torch.manual_seed(0)
+
+    def program(x, q):
+        return x.long() @ q.long(), x.double() @ q.double(), q.int() @ q.int()
+
+    x, q = torch.randn(4, 6) * 9, torch.randint(-9, 9, (6, 6), dtype=torch.int8)
+    fast = tracer_core.compile(program, fullgraph=True)
+    for _ in range(2):
+        for ours, eager in zip(fast(x, q), program(x, q), strict=True):
+            torch.testing.assert_close(ours, eager)

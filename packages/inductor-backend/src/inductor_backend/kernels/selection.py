@@ -197,8 +197,9 @@ def _grouped(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Ke
 
 def reads_integers(m: int, dtype: torch.dtype) -> bool:
     """Returns whether a matmul of few rows of this dtype has a kernel that reads weights of 8 bits."""
-    slow = dtype == torch.float32 or not multiplies_16_bits(dtype)
-    return dtype in quantized.ELEMENTS and m <= FEW_ROWS and native.lanes() > 4 and slow
+    if dtype not in quantized.ELEMENTS or m > FEW_ROWS or native.lanes() == 4:
+        return False
+    return dtype == torch.float32 or not multiplies_16_bits(dtype)
 
 
 def _quantized_mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
