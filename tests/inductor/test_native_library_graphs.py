@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
+from inductor_backend.kernels import selection
 from tests.support.frozen_graphs import frozen_graph
 from tests.support.native_libraries import (
     Embeddings,
@@ -138,6 +139,26 @@ def test_products_of_other_dtypes(tmp_path) -> None:
     result = library(matmuls, x, y, bias, folder=tmp_path / "products")
     for ours, eager in zip(result(x, y, bias), matmuls(x, y, bias), strict=True):
         torch.testing.assert_close(ours, eager)
+
+
+def test_a_query_and_its_cache(tmp_path, monkeypatch) -> None:
+    """Attention of one query over keys in bfloat16 that four heads share, and experts' matmuls."""
+    monkeypatch.setattr(selection, "multiplies_16_bits", lambda dtype: False)
+
+    def token(query, keys, values, shown, x, experts, ends):
+        heads = [x[:, :, None].expand(1, 2, 4, 300, 64).flatten(1, 2) for x in (keys, values)]
+        attended = F.scaled_dot_product_attention(query, *heads, shown)
+        return attended, torch._grouped_mm(x, experts, offs=ends)
+
+    cache = [torch.randn(1, 2, 300, 64).bfloat16() for _ in range(2)]
+    shown = (torch.arange(300) < 280)[None, None, None]
+    experts, ends = torch.randn(3, 64, 40).bfloat16(), torch.tensor([2, 2, 5], dtype=torch.int32)
+    inputs = torch.randn(1, 8, 1, 64).bfloat16(), *cache, shown, torch.randn(5, 64).bfloat16()
+    result = library(token, *inputs, experts, ends, folder=tmp_path / "token")
+    for ours, eager in zip(
+        result(*inputs, experts, ends), token(*inputs, experts, ends), strict=True
+    ):
+        torch.testing.assert_close(ours, eager, atol=0.05, rtol=0.02)
 
 
 class Steps(nn.Module):
