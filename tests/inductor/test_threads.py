@@ -217,10 +217,10 @@ def test_attention_of_many_keys_is_compiled_for_many_threads(monkeypatch):
     monkeypatch.setattr(native, "lanes", lambda: 16)
     monkeypatch.setattr(native, "cache_bytes", lambda: 2 << 20)
     torch.set_num_threads(16)
-    assert pays(1500, 64, 64, heads=6) and not pays(1500, 64, 64, heads=96)
-    assert not pays(3000, 64, 64, heads=6)
+    assert pays(64, 1500, 64, 64, heads=6) and not pays(64, 1500, 64, 64, heads=96)
+    assert not pays(64, 3000, 64, 64, heads=6)
     torch.set_num_threads(2)
-    assert not pays(1500, 64, 64, heads=6) and pays(512, 64, 64, heads=96)
+    assert not pays(64, 1500, 64, 64, heads=6) and pays(64, 512, 64, 64, heads=96)
 
 
 @pytest.mark.parametrize("tiled", (False, True))
