@@ -42,9 +42,16 @@ def _number(tracer: Tracer, seed: Any) -> Any:
     return tracer.recorder.argument(seed if symbolic else tracer.scalars.concrete(seed))
 
 
-_FACTORIES = names("rand randn randint")
 #: Factory -> what fills an empty tensor with the same samples.
-_FILLS = dict(zip(_FACTORIES, names("Tensor.uniform_ Tensor.normal_ Tensor.random_"), strict=True))
+_FILLS = {
+    factory: fill
+    for factories, fills in (
+        (names("rand"), names("Tensor.uniform_")),
+        (names("randn"), names("Tensor.normal_")),
+        (names("randint"), names("Tensor.random_")),
+    )
+    for factory, fill in zip(factories, fills, strict=False)
+}
 
 
 @special_each(*_FILLS)
@@ -54,7 +61,7 @@ def sampled(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     generator = options.pop("generator", None)
     if generator is None or not args or options.keys() - {"dtype", "device"}:
         return call(function, [*args], kwargs)
-    if function is _FACTORIES[2]:
+    if function.__name__ == "randint":
         options, limits = {"dtype": torch.int64, **options}, [0, *args[:-1]][-2:]
     empty = call(torch.empty, [*args[len(args) - 1 if limits else 0 :]], options)
     return call(_FILLS[function], [empty, *limits], {"generator": generator})
