@@ -134,6 +134,26 @@ def test_a_mask_that_hides_by_a_large_number(texts):
     check(hides, q, k, v, shown, launcher=DECODING[torch.float32], texts=texts)
 
 
+def test_a_mask_that_adds_a_number_of_its_own_dtype(texts):
+    """-3.013 is -3.015625 in bfloat16; scores of hidden keys are far apart, so that it shows."""
+    torch.manual_seed(0)
+    q, k, v = operands(1, 8, 2, 1, 600, 64, dtype=torch.bfloat16)
+    shown = torch.rand(1, 1, 1, 600) > 0.5
+
+    def lowers(q, k, v, shown):
+        zero, number = (torch.scalar_tensor(x, dtype=torch.bfloat16) for x in (0.0, -3.013))
+        return attend(q, k, v, torch.where(shown, zero, number))
+
+    fast = tracer_core.compile(lowers, fullgraph=True)
+    with torch.no_grad():
+        mask = torch.where(shown, 0.0, -3.015625).double()
+        exact = attend(q.double(), k.double(), v.double(), mask)
+        assert (fast(q, k, v, shown).double() - exact).abs().max() < 2e-3
+    (bits,) = torch.tensor([-3.015625]).view(torch.int32).tolist()
+    (launch,) = [line for line in texts[-1].splitlines() if " run_decoding_attention_bf16(" in line]
+    assert f" {bits}," in launch
+
+
 def test_queries_without_visible_keys(texts):
     """0 in scaled_dot_product_attention, NaN where softmax is written out."""
     torch.manual_seed(0)

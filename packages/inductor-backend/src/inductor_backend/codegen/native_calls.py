@@ -97,13 +97,17 @@ def _of_few_rows(
     call: NativeCall, a: Strided, b: Strided, bias: Strided | None
 ) -> list[str | Expr]:
     """Returns the arguments that all forms of few rows take."""
-    row, column = b.layout.strides
-    layout, ldw = (0, column) if row == 1 else (1, row)
-    operands: list[str | Expr] = [call.address(a), *a.layout.strides, call.address(b), ldw, layout]
     (m, k), n = a.layout.sizes, b.layout.sizes[1]
     added = call.addresses(bias)
     numbers = [call.address(call.result), n, m, n, k, *added, EPILOGUES[call.node.epilogue]]
-    return [*operands, *numbers]
+    return [*_rows_and_weights(call, a, b), *numbers]
+
+
+def _rows_and_weights(call: NativeCall, a: Strided, b: Strided) -> list[str | Expr]:
+    """Returns the operands of few rows: addresses, strides, and how the matrices of `b` lie."""
+    row, column = b.layout.strides[-2:]
+    layout, ldw = (0, column) if row == 1 else (1, row)
+    return [call.address(a), *a.layout.strides, call.address(b), ldw, layout]
 
 
 def _quantized(call: NativeCall) -> Launch:
@@ -122,12 +126,10 @@ def _quantized(call: NativeCall) -> Launch:
 
 def _grouped(call: NativeCall) -> Launch:
     a, b, ends = call.node.args
-    apart, row, column = b.layout.strides
-    layout, ldw = (0, column) if row == 1 else (1, row)
-    operands: list[str | Expr] = [call.address(a), *a.layout.strides, call.address(b), ldw, layout]
     (m, k), (groups, _, n) = a.layout.sizes, b.layout.sizes
     result = [call.address(call.result), call.result.layout.strides[0], m, n, k]
-    return f"run_{GROUPED_FORM}", [*operands, *result, groups, apart, call.address(ends)]
+    of_groups = [groups, b.layout.strides[0], call.address(ends)]
+    return f"run_{GROUPED_FORM}", [*_rows_and_weights(call, a, b), *result, *of_groups]
 
 
 def _blocked(call: NativeCall) -> Launch:
@@ -220,14 +222,13 @@ def _conv1x1(call: NativeCall) -> Launch:
 def _packed_weight_convolution(call: NativeCall) -> Launch:
     x, weight, bias, numbers, contiguous, scale = call.node.args
     batch, _, height, width = x.layout.sizes
-    sizes = (
-        batch,
-        height,
-        width,
-        *(1, *call.result.layout.sizes[2:])[-2:],
-    )  # a sequence has one row
+    result = (1, *call.result.layout.sizes[2:])[-2:]  # a sequence has one row
     name, values = packed_weights.call(
-        geometry(numbers), sizes, call.node.epilogue, call.node.last_epilogue, contiguous
+        geometry(numbers),
+        (batch, height, width, *result),
+        call.node.epilogue,
+        call.node.last_epilogue,
+        contiguous,
     )
     tensors = call.addresses(x, weight, bias, call.node.residual, call.result)
     return name, [*tensors, *values, *call.addresses(scale)]
@@ -274,15 +275,15 @@ def _attention(call: NativeCall) -> Launch:
 
 def _decoding_attention(call: NativeCall) -> Launch:
     *tensors, mask, scale, hidden, causal, empty = call.node.args
-    dtypes = [call.program.buffers[tensor.buffer].dtype for tensor in (tensors[1], mask) if tensor]
+    buffers = call.program.buffers
     strides = [tensor.layout.strides for tensor in (*tensors, call.result)]
     query, key, value = (tensor.layout.sizes for tensor in tensors)
-    of_mask = None if mask is None else (dtypes[1], mask.layout.strides)
+    of_mask = None if mask is None else (buffers[mask.buffer].dtype, mask.layout.strides)
     numbers = attention.decoding_numbers(
         query, key, value[3], strides, of_mask, scale, hidden, causal, empty
     )
     operands = call.addresses(*tensors, mask, call.result)
-    return attention.DECODING[dtypes[0]], [*operands, *numbers]
+    return attention.DECODING[buffers[tensors[1].buffer].dtype], [*operands, *numbers]
 
 
 #: operator name, or the form of a choice -> its launch

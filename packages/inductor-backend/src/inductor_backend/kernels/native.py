@@ -31,6 +31,9 @@ EPILOGUES = {
 _GEMM = ("gemm", "epilogue_store", "dot", "panel", "epilogues")
 _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 
+#: Floats in names of launchers -> their types in C++.
+_FLOATS = {"float": "float", "bf16": "tc_bf16", "half": "tc_half"}
+
 #: family -> (its units: file and preprocessor definitions; its launchers and their argument counts)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
@@ -43,13 +46,14 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
         ("convolution_backward", "unfold", *_GEMM),
         {"run_convolution_backward_input": 21, "run_convolution_backward_weight": 21},
     ),
-    **{
-        f"few_rows_{name}": (
-            (f"few_rows WEIGHT=tc_{name} RUN=run_few_rows_{name}{more}", "epilogues"),
-            {f"run_few_rows_{name}": 13, **({"run_grouped_bf16": 14} if more else {})},
-        )
-        for name, more in (("bf16", " GROUPED=run_grouped_bf16"), ("half", ""))
-    },
+    "few_rows_bf16": (
+        ("few_rows WEIGHT=tc_bf16 RUN=run_few_rows_bf16 GROUPED=run_grouped_bf16", "epilogues"),
+        {"run_few_rows_bf16": 13, "run_grouped_bf16": 14},
+    ),
+    "few_rows_half": (
+        ("few_rows WEIGHT=tc_half RUN=run_few_rows_half", "epilogues"),
+        {"run_few_rows_half": 13},
+    ),
     **{
         f"few_rows_{element}_{integer}": (
             (
@@ -58,7 +62,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
             ),
             {f"run_few_rows_{element}_{integer}": 24},
         )
-        for element, name in (("float", "float"), ("bf16", "tc_bf16"), ("half", "tc_half"))
+        for element, name in _FLOATS.items()
         for integer in ("int8", "uint8")
     },
     "rng": (("rng",), {"run_bernoulli": 4}),
@@ -85,7 +89,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
             (f"decoding_attention WEIGHT={kind} RUN=run_decoding_attention_{name}",),
             {f"run_decoding_attention_{name}": 33},
         )
-        for name, kind in (("float", "float"), ("bf16", "tc_bf16"), ("half", "tc_half"))
+        for name, kind in _FLOATS.items()
     },
     **{
         f"depthwise_{n}": (

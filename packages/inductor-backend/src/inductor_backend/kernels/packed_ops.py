@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from inductor_backend.kernels import packed_weights
-from inductor_backend.kernels.attention import attention as attend
-from inductor_backend.kernels.attention import decoding_attention as attend_few
+from inductor_backend.kernels.attention import attention as attention
+from inductor_backend.kernels.attention import decoding_attention as decoding_attention
 from inductor_backend.kernels.native import function
 from inductor_backend.kernels.packed_weights import Geometry
 from inductor_backend.kernels.quantized import quantized_mm
@@ -122,33 +122,6 @@ def lstm(
     tensors = [tensor.contiguous() for tensor in (inputs, weight, hidden, cells)]
     function("run_lstm")(*tensors, out, steps, batch, units, int(backwards))
     return out
-
-
-def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float | None,
-    causal: bool,
-    empty: bool,
-) -> torch.Tensor:
-    """Computes 4-D ``softmax(query @ key.mT * scale + mask) @ value``: see `kernels.attention`."""
-    return attend(query, key, value, mask, scale, causal, empty)
-
-
-def decoding_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    hidden: float,
-    causal: bool,
-    empty: bool,
-) -> torch.Tensor:
-    """Computes `attention` of few queries: see `kernels.attention`. Made by the lowering alone."""
-    return attend_few(query, key, value, mask, scale, hidden, causal, empty)
 
 
 OPERATORS: frozenset[Callable[..., Any]] = frozenset(

@@ -169,7 +169,6 @@ def _repeats(x: Ref, count: int) -> bool:
 def _condition(ctx: Lowering, mask: Any) -> tuple[Ref, float] | None:
     """Returns the boolean mask that an additive one was made of, and what that adds where the former
     is False; None where it was made in another way."""
-    dtype = mask.meta["val"].dtype
     while (inner := _before_views(mask)) is not None:
         mask = inner
     if mask.target is not aten.where.self:
@@ -179,8 +178,7 @@ def _condition(ctx: Lowering, mask: Any) -> tuple[Ref, float] | None:
     result = ctx.refs[condition]
     if shown != 0 or hidden is None or result.dtype is not torch.bool:
         return None
-    exact = mask.meta["val"].dtype == dtype or hidden == -math.inf
-    return (result, hidden) if exact else None
+    return result, hidden
 
 
 def _before_views(mask: Any) -> Any:
@@ -201,11 +199,14 @@ def _before_views(mask: Any) -> Any:
 
 
 def _number(node: Any) -> float | None:
-    """Returns the number that a tensor of one element holds, where the graph says it."""
+    """Returns the number that a tensor of one element holds, rounded to its dtype, where the graph says
+    it."""
     if not isinstance(node, torch.fx.Node) or node.target is not aten.scalar_tensor.default:
         return None
     (number,) = node.args
-    return number if isinstance(number, (int, float)) else None
+    if not isinstance(number, (int, float)):
+        return None
+    return float(torch.tensor(float(number), dtype=node.meta["val"].dtype).item())
 
 
 def _on_a_cpu(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:

@@ -69,13 +69,11 @@ def channels_last_nodes(
         )
     nodes: set[torch.fx.Node] = set()
     for node in graph.nodes:
-        if starts(node) or any(
-            _is_image(source) for source in node.all_input_nodes if source in nodes
-        ):
+        begins, sources = starts(node), [s for s in node.all_input_nodes if s in nodes]
+        if begins or any(map(_is_image, sources)):
             if _is_image(node) and not (node.target in CONVOLUTIONS and stays_contiguous(node)):
                 nodes.add(node)
-        sources = [] if gpu else [source for source in node.all_input_nodes if source in nodes]
-        if not gpu and (starts(node) or any(_follows(node, source) for source in sources)):
+        if not gpu and (begins or any(_follows(node, source) for source in sources)):
             nodes.add(node)
     return nodes if gpu else nodes | _only_read_last(graph, nodes)
 

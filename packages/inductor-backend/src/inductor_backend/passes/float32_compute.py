@@ -52,7 +52,7 @@ def _has_one_query(node: Node) -> bool:
     if node.target is not FLASH:
         return False
     query, key, value = (source.meta["val"].shape for source in node.args[:3])  # type: ignore[union-attr]
-    return query[2] == 1 and attention.reads_once(1, *map(hint, (*key[2:], value[3])))
+    return hint(query[2]) == 1 and attention.reads_once(1, *map(hint, (*key[2:], value[3])))
 
 
 def _dtype(node: Node) -> torch.dtype | None:
