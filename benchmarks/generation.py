@@ -78,12 +78,14 @@ MODELS: dict[str, tuple[str, str, Callable[[dict[str, int]], dict[str, Any]]]] =
     ),
 }  # fmt: skip
 #: torchao's configurations; "" is weights as they are.
-WEIGHTS = ("", "int8", "int4", "float8", "int8_dynamic")
+WEIGHTS = ("", "int8", "int4", "int4_groups", "float8", "int8_dynamic")
 
 
-def _quantised(model: Any, kind: str) -> None:
+def quantise(model: Any, kind: str) -> None:
     """Replaces a model's linear weights by those of a torchao configuration."""
+    import torch
     import torchao.quantization as ao
+    from torchao.quantization.granularity import PerGroup
 
     result: dict[str, Callable[[], Any]] = {
         "int8": lambda: ao.Int8WeightOnlyConfig(),
@@ -91,6 +93,7 @@ def _quantised(model: Any, kind: str) -> None:
         "int4": lambda: ao.Int4WeightOnlyConfig(
             group_size=128, int4_packing_format="tile_packed_to_4d"
         ),
+        "int4_groups": lambda: ao.IntxWeightOnlyConfig(torch.int4, PerGroup(32)),
         "float8": lambda: ao.Float8WeightOnlyConfig(),
     }
     ao.quantize_(model, result[kind]())
@@ -116,7 +119,7 @@ class _Row:
         if device == "cuda":
             self.model = self.model.to(torch.bfloat16)
         if weights:
-            _quantised(self.model, weights)
+            quantise(self.model, weights)
         self.model.generation_config.eos_token_id = None
         self.forward = self.model.forward
         self.prompt = torch.randint(3, sizes["vocab_size"], (1, PROMPT), device=device)

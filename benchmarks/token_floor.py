@@ -13,6 +13,9 @@ models with a static cache, one sequence in bfloat16, after a prompt of `PROMPT`
 - ``first_s``: seconds of the first text; ``same``: how many of 24 tokens are eager's before the first
   other one, and ``error``: the largest relative error of these steps' logits against eager's.
 
+``--weights int8 float8 int4_groups`` has the linear layers' weights quantized by torchao; a row's name
+then has the kind. Weights of ``int4_groups`` take a byte each, and a scale for 32.
+
 torch.compile is what `generate()` applies by itself on a GPU (reduce-overhead, the whole forward);
 "ours" is a compiled model, "ours:generate" is ``compile(model.generate)``.
 """
@@ -24,11 +27,12 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.generation import MODELS, agreement
+from benchmarks.generation import MODELS, WEIGHTS, agreement, quantise
 from benchmarks.kernel_alignment import own_times
 from benchmarks.timing import table
 
@@ -62,7 +66,7 @@ SHAPES: dict[str, tuple[str, dict[str, int]]] = {
 class Text:
     """A model under one compiler. Mutable."""
 
-    def __init__(self, name: str, compiler: str) -> None:
+    def __init__(self, name: str, weights: str, compiler: str) -> None:
         import torch
         import transformers
 
@@ -77,9 +81,11 @@ class Text:
             self.model = getattr(transformers, model_class)(settings).eval()
             self.prompt = torch.randint(3, sizes["vocab_size"], (1, PROMPT))
         torch.set_default_dtype(torch.float32)
+        if weights:
+            quantise(self.model, weights)
         self.model.generation_config.eos_token_id = None
         self.cache = transformers.StaticCache(config=settings, max_cache_len=CACHE)
-        self.name, self.compiler, self.run = name, compiler, self.model.generate
+        self.name, self.compiler, self.run = name + weights, compiler, self.model.generate
         if compiler == "ours":
             self.run = tracer_core.compile(self.model, mode="reduce-overhead").generate
         elif compiler == "ours:generate":
@@ -134,7 +140,7 @@ class Text:
         short, long = (min(self._seconds(n) for _ in range(3)) for n in (SHORT, LONG))
         head = self.model.get_input_embeddings().weight
         tied = self.model.get_output_embeddings().weight is head
-        weights = sum(p.nbytes for p in self.model.parameters()) - (0 if tied else head.nbytes)
+        weights = sum(map(_nbytes, self.model.parameters())) - (0 if tied else head.nbytes)
         layers = self.cache.layers
         cached = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) / 2
         floor = (weights + cached) / copy_bandwidth()
@@ -178,30 +184,37 @@ class Text:
         return sums
 
 
+def _nbytes(tensor: Any) -> int:
+    """Bytes of a tensor, or of the tensors that a quantized one consists of."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return int(tensor.nbytes)
+    return sum(_nbytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prints the table; 1 if a row of ours failed."""
     parser = harness.options("token_floor", __doc__, limit=240.0, again=False)
     parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--weights", nargs="+", default=[""], choices=WEIGHTS)
     parser.add_argument("--compilers", nargs="+", default=list(COMPILERS), choices=COMPILERS)
     parser.add_argument("--out", type=Path, default=Path("token_floor.json"))
     chosen = parser.parse_args(arguments)
     harness.require_gpu()
     rows: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
-    for name in chosen.models:
-        for compiler in chosen.compilers:
-            key = f"{name}, {compiler}"
-            if key in rows:
-                continue
-            with (
-                tempfile.TemporaryDirectory(prefix="benchmark-") as caches,
-                harness.worker(Text, name, compiler, caches=caches) as worker,
-            ):
-                try:
-                    rows[key] = worker.ask("prepare", limit=chosen.limit)
-                    rows[key] |= worker.ask("measure", limit=chosen.limit)
-                except harness.Failed as error:
-                    rows[key] = {"failed": str(error)[-800:]}
-            chosen.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    for name, weights, compiler in product(chosen.models, chosen.weights, chosen.compilers):
+        key = ", ".join(filter(None, (name, weights, compiler)))
+        if key in rows:
+            continue
+        with (
+            tempfile.TemporaryDirectory(prefix="benchmark-") as caches,
+            harness.worker(Text, name, weights, compiler, caches=caches) as worker,
+        ):
+            try:
+                rows[key] = worker.ask("prepare", limit=chosen.limit)
+                rows[key] |= worker.ask("measure", limit=chosen.limit)
+            except harness.Failed as error:
+                rows[key] = {"failed": str(error)[-800:]}
+        chosen.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     head = ["row", "token_ms", "floor_ms", "share", "busy_ms", "kernels", "first_s", "same", "error", "peak_MiB"]  # fmt: skip
     lines = [
         [key, *(str(row.get(column, "-")) for column in head[1:])] for key, row in rows.items()

@@ -153,12 +153,14 @@ class MatmulLoops:
         order = _order(buffer.layout, operand.layout)
         if order is not None:
             return buffer, lambda at: tuple(at[k] for k in order)
+        dims = _dims_in_memory(operand.layout)
         if (
-            _dense(buffer.layout)
-            and _dense(operand.layout)
+            dims is not None
+            and _dense(buffer.layout)
             and buffer.layout.numel == operand.layout.numel
         ):
-            return buffer, lambda at: reshape(buffer.layout.sizes, operand.layout.sizes, at)
+            sizes = [operand.layout.sizes[k] for k in dims]
+            return buffer, lambda at: reshape(buffer.layout.sizes, sizes, [at[k] for k in dims])
         name = f"{operand.buffer}_as{len(self.program.buffers)}"
         kind = BufferKind.INPUT if buffer.kind is BufferKind.INPUT else BufferKind.TEMP
         alias = Buffer(name, buffer.dtype, operand.layout, kind, buffer.storage)
@@ -174,6 +176,17 @@ class MatmulLoops:
 
 def _dense(layout: BufferLayout) -> bool:
     return layout.offset == 0 and layout.strides == contiguous_strides(layout.sizes)
+
+
+def _dims_in_memory(layout: BufferLayout) -> tuple[int, ...] | None:
+    """Returns the dimensions, outermost in memory first, of a dense layout, or of one whose last two
+    dimensions are transposed; None for others."""
+    *lead, rows, columns = range(len(layout.sizes))
+    for dims in ((*lead, rows, columns), (*lead, columns, rows)):
+        sizes, strides = ([numbers[k] for k in dims] for numbers in (layout.sizes, layout.strides))
+        if _dense(BufferLayout(tuple(sizes), tuple(strides), layout.offset)):
+            return dims
+    return None
 
 
 def _order(layout: BufferLayout, part: BufferLayout) -> tuple[int, ...] | None:
