@@ -50,7 +50,8 @@ def test_the_same_bits_as_kernels_that_do_not_overlap(monkeypatch, mode):
     def results():
         tracer_core.reset()
         model.cache.zero_()
-        fast = tracer_core.compile(model, mode=mode)
+        # other tiles, found while the program runs, would sum in another order
+        fast = tracer_core.compile(model, mode=mode, options={"tile_search": False})
         with torch.no_grad():
             return [fast(*each).clone() for each in inputs]
 

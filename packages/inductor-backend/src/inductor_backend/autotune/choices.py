@@ -2,15 +2,18 @@
 fastest.
 
 Equal work is measured once per key, whatever its buffers are called. Candidates run on their own
-memory, at the captured sizes. A kernel that fails to build, does not fit the device, or disagrees
+memory, at the captured sizes. They take turns to read copies of the graph's inputs (weights), which
+a program's kernels find in memory, not in the cache. A kernel that fails to build, does not fit the device, or disagrees
 with the plainest candidate is left out.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,8 @@ import torch
 from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import specification
-from inductor_backend.ir.nodes import BufferLayout, ExternNode, LoopProgram, Strided
+from inductor_backend.ir.nodes import BufferKind, BufferLayout, ExternNode, LoopProgram, Strided
+from inductor_backend.limits import MAX_SEARCH_MEMORY
 from inductor_backend.runtime.cuda import measurement, measurement_store
 from inductor_backend.runtime.cuda.build import build_side_by_side
 from inductor_backend.runtime.cuda.triton_compile import Kernel
@@ -34,6 +38,9 @@ ATEN = "aten"
 #: Largest difference of two correct kernels' results, relative to their norm (TF32 truncated
 #: against rounded: 0.001).
 CLOSE = 0.02
+
+#: Copies of a graph's inputs take so many times the second-level cache, but there are at most so many.
+COLD, MAX_COPIES = 2, 32
 
 
 class Kernels(Mapping[str, TritonKernel]):
@@ -142,7 +149,7 @@ def runs_of(
 ) -> dict[str, Callable[[], None]]:
     """Returns what launches each candidate that can run, on memory of the choice's own. verify_all:
     compares the results of all with those of the first."""
-    memory = _Memory(c, choice.program)
+    memory = _Memory(c, choice.program, choice.kernels)
     candidates: dict[str, Callable[[], None]] = {}
     if choice.instead is not None:
         call, beside = choice.instead
@@ -210,14 +217,41 @@ def specifications(
     return result
 
 
-class _Memory:
-    """Tensors of the captured sizes for the storages that candidates touch."""
+def _in_turn(launches: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    turns = itertools.cycle(launches)
+    return lambda: next(turns)()
 
-    def __init__(self, c: Compilation, program: LoopProgram) -> None:
+
+def _copies(nbytes: int, device: torch.device) -> int:
+    """Returns of how many copies of inputs, of so many bytes, none is in the cache when it is read
+    again."""
+    if not nbytes or device.type != "cuda":
+        return 1
+    cache = torch.cuda.get_device_properties(device).L2_cache_size
+    room = MAX_SEARCH_MEMORY * torch.cuda.mem_get_info(device)[0]
+    return max(1, min(-(-COLD * cache // nbytes), MAX_COPIES, int(room // nbytes)))
+
+
+class _Memory:
+    """Tensors of the captured sizes for the storages that candidates touch. kernels: the candidates."""
+
+    def __init__(self, c: Compilation, program: LoopProgram, kernels: Kernels) -> None:
         self.c, self.program = c, program
         self.storages: dict[str, torch.Tensor] = {}
         #: Not the program's, which has to draw eager's numbers.
         self.generator = torch.Generator(c.target.device).manual_seed(0)
+        first = kernels.first()
+        written = {first.pointers[number] for number in first.written}
+        inputs = [
+            name
+            for name in first.pointers
+            if program.buffers[name].kind is BufferKind.INPUT and name not in written
+        ]
+        count = _copies(sum(self.storage(name).nbytes for name in inputs), c.target.device)
+        #: Storages of which launches take turns to read copies.
+        self.copies = [
+            {name: self.storage(name).clone() for name in inputs} for _ in range(count - 1)
+        ]
 
     def storage(self, name: str) -> torch.Tensor:
         if name not in self.storages:
@@ -238,36 +272,47 @@ class _Memory:
         candidates = {}
         described = specifications(self.c, kernels, function)
         for name, kernel in measurement.loaded(described, self.c.target.device).items():
-            written = kernels[name]
-            arguments: list[torch.Tensor | int] = [*map(self.storage, written.pointers)]
-            arguments += map(self.c.sizes.hint, written.sizes)
-            hint = self.c.sizes.hint
+            written, hint = kernels[name], self.c.sizes.hint
+            tensors = {pointer: self.storage(pointer) for pointer in written.pointers}
             matrices = [
                 (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride)
                 for m in written.matrices
             ]
-            candidates[name] = measurement.launch(
-                kernel, described[name][1], arguments, matrices, self.c.target.device
-            )
+            launches = [
+                measurement.launch(
+                    kernel,
+                    described[name][1],
+                    [*({**tensors, **copy}[pointer] for pointer in written.pointers),
+                     *map(hint, written.sizes)],
+                    matrices,
+                    self.c.target.device,
+                )
+                for copy in ({}, *self.copies)
+            ]  # fmt: skip
+            candidates[name] = _in_turn(launches)
         return candidates
 
     def operator(self, call: ExternNode, rest: Callable[[], None] | None) -> Callable[[], None]:
-        arguments = [self._operand(value) for value in call.args]
-
-        def run() -> None:
+        def run(arguments: Sequence[Any]) -> None:
             call.target(*arguments)
             if rest is not None:
                 rest()
 
-        return run
+        return _in_turn(
+            [
+                partial(run, [self._operand(value, copy) for value in call.args])
+                for copy in ({}, *self.copies)
+            ]
+        )
 
-    def _operand(self, value: Any) -> Any:
+    def _operand(self, value: Any, copy: Mapping[str, torch.Tensor]) -> Any:
         hint = self.c.sizes.hint
         if isinstance(value, Strided):
             layout = value.layout
             sizes, strides = layout_hint(self.c, layout)
-            storage = self.storage(self.program.buffers[value.buffer].storage)
+            name = self.program.buffers[value.buffer].storage
+            storage = copy[name] if name in copy else self.storage(name)
             return storage.as_strided(sizes, strides, hint(layout.offset))
         if isinstance(value, (list, tuple)):
-            return [self._operand(element) for element in value]
+            return [self._operand(element, copy) for element in value]
         return hint(value) if hasattr(value, "free_symbols") else value

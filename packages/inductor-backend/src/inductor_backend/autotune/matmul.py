@@ -1,9 +1,10 @@
-"""max-autotune on CUDA devices: decides which matmuls become generated kernels, with which blocks.
+"""Decides which matmuls on CUDA devices become generated kernels, with which blocks.
 
 Runs on an inlined program; turns the chosen matmuls into loops and fills `blocks`. (`tiles` chooses
-the tiles of the other kernels.) A matmul becomes a generated kernel only where, on this
-device and at the captured sizes, its kernel is faster than the operator followed by a kernel for
-the fused epilogue. float32 matmuls qualify only where torch allows TF32; a graph with such matmuls
+the tiles of the other kernels.) In max-autotune a matmul becomes a generated kernel only where, on
+this device and at the captured sizes, its kernel is faster than the operator followed by a kernel
+for the fused epilogue; in the other modes, where it reads a narrow weight
+(`schedule/narrow_weights.py`). float32 matmuls qualify only where torch allows TF32; a graph with such matmuls
 is recompiled when that setting changes.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor_backend.autotune.choices import Kernels, TunedChoice, build_all, choose, layout_hint
-from inductor_backend.autotune.matmul_configs import Work, candidates, device_of
+from inductor_backend.autotune.matmul_configs import Work, candidates, device_of, few_rows
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.matmul import Blocks, MatmulKernelWriter
 from inductor_backend.ir.nodes import ExternNode, LoopNode, LoopProgram, Strided
@@ -31,6 +32,7 @@ from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
 from inductor_backend.schedule.fusion_legality import Domain
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.matmul_loops import matmuls_as_loops
+from inductor_backend.schedule.narrow_weights import matmuls_of_narrow_weights
 from inductor_backend.torch_private import tf32_allowed
 from tracer_core.plugin_api import BackendError, logger
 
@@ -47,13 +49,31 @@ def tuned(c: Compilation) -> bool:
 
 def choose_matmuls(c: Compilation) -> None:
     """Rewrites the matmuls that generated kernels are to compute."""
-    if not tuned(c) or not c.options.fuse:
+    if not c.options.fuse:
         return
+    if tuned(c):
+        c.blocks |= _measured(c)
+    else:
+        names = matmuls_of_narrow_weights(c.program, c.sizes)
+        c.blocks |= {name: few_rows(_rows(c, name)) for name in names}
+    if c.blocks:
+        c.program, _ = matmuls_as_loops(c.program, c.sizes, tuple(c.blocks))
+        inline(c.program, gpu=not tuned(c))
+
+
+def _rows(c: Compilation, name: str) -> int:
+    (call,) = (node for node in c.program.nodes if node.name == name)
+    assert isinstance(call, ExternNode)
+    return c.sizes.hint(call.args[-2].layout.sizes[-2])
+
+
+def _measured(c: Compilation) -> dict[str, Blocks]:
+    """Returns the calls that a generated kernel computes faster, and its blocks."""
     calls = {node.name: node for node in c.program.nodes if isinstance(node, ExternNode)}
     possible = [name for name, node in calls.items() if _allowed(c, node)]
     trial, names = matmuls_as_loops(c.program, c.sizes, possible)
     if not names:
-        return
+        return {}
     inline(trial)
     plan = Fusion(trial, c.sizes).run()
     choices = []
@@ -66,13 +86,8 @@ def choose_matmuls(c: Compilation) -> None:
             except BackendError as error:
                 logger().debug("%s stays an operator: %s", call.name, error)
     build_all(c, [choice for _, _, choice in choices])
-    for call, tried, choice in choices:
-        blocks = tried.get(choose(c, choice))
-        if blocks is not None:
-            c.blocks[call.name] = blocks
-    c.program, _ = matmuls_as_loops(c.program, c.sizes, tuple(c.blocks))
-    if c.blocks:
-        inline(c.program)
+    chosen = {call.name: tried.get(choose(c, choice)) for call, tried, choice in choices}
+    return {name: blocks for name, blocks in chosen.items() if blocks is not None}
 
 
 def _allowed(c: Compilation, node: ExternNode) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 
-from inductor_backend.codegen.triton.block_sizes import PROCESSORS
+from inductor_backend.codegen.triton.block_sizes import PROCESSORS, power_of_two
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.limits import MAX_MATMUL_CANDIDATES, MAX_TMA_CANDIDATES
 
@@ -84,6 +84,12 @@ class Work:
     width: int
     #: Operands that TMA can load.
     bulk: int
+
+
+def few_rows(rows: int) -> Blocks:
+    """Returns the configuration of a matmul of few rows whose weight is converted in its kernel. On an
+    H200 it is within 4 % of the best of 15, with 4 and 16 rows and weights of 4 to 16 MB."""
+    return Blocks(max(16, power_of_two(rows)), 16, 256, 2, 4)
 
 
 @cache
