@@ -87,8 +87,8 @@ def test_the_kernel_converts_the_weight(name, rows, dtype):
     program, inputs = operands(name, dtype, rows)
     result = checked(program, *inputs)
     buffers = result.compilation.program.buffers
-    found, stored = matmuls(result)
-    assert len(found) == 1
+    loops, stored = matmuls(result)
+    assert len(loops) == 1
     assert not any(buffers[name].layout.numel == N * K for name in stored)
     artifact = result.compilation.runner.artifact
     assert (artifact.kernels, len(artifact.externs)) == (1, 0)

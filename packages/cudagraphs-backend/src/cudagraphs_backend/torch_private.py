@@ -69,8 +69,15 @@ current_raw_stream: Callable[[int], int] = getattr(
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copies each source into its target with `_foreach_copy_`."""
-    torch._foreach_copy_(targets, sources)
+    """Copies each source into its target, those of one dtype with one `_foreach_copy_`: of several
+    dtypes, that launches a copy for each tensor."""
+    dtypes: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        group = dtypes.setdefault(target.dtype, ([], []))
+        group[0].append(target)
+        group[1].append(source)
+    for group in dtypes.values():
+        torch._foreach_copy_(*group)
 
 
 def drop_cublas_workspaces() -> None:

@@ -70,6 +70,10 @@ _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
+def has_forward_hooks(module: torch.nn.Module) -> bool:
+    return any(vars(module).get(name) for name in _FORWARD_HOOKS)
+
+
 def has_shards(module: Any) -> bool:
     """Returns whether a module has fully_shard's hooks, and no others but ordinary forward hooks."""
     library = sys.modules.get(FULLY_SHARD)

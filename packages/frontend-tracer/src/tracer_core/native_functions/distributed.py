@@ -31,9 +31,11 @@ def module_call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> 
     if isinstance(args[0], torch.nn.Module) and args[0]._get_backward_hooks()[1]:
         raise RunEagerly(f"a {type(args[0]).__name__} has hooks of register_backward_hook")
     # The set of hooks is not guarded: their ids differ from block to block, and they run eagerly.
+    # That there are none is guarded by what `function` reads.
     if (
         FULLY_SHARD in sys.modules
         and isinstance(args[0], torch.nn.Module)
+        and data_parallel.has_forward_hooks(args[0])
         and applied(tracer, data_parallel.has_shards, args[0])
     ):
         return tracer.calls.prepare(data_parallel.sharded_call, [*args], kwargs)

@@ -2,9 +2,9 @@
 fastest.
 
 Equal work is measured once per key, whatever its buffers are called. Candidates run on their own
-memory, at the captured sizes. They take turns to read copies of the graph's inputs (weights), which
-a program's kernels find in memory, not in the cache. A kernel that fails to build, does not fit the device, or disagrees
-with the plainest candidate is left out.
+memory, at the captured sizes. Each launch reads another copy of the graph's inputs (weights), which
+a program's kernels find in memory, not in the cache. A kernel that fails to build, does not fit the
+device, or disagrees with the plainest candidate is left out.
 """
 
 from __future__ import annotations
@@ -217,9 +217,9 @@ def specifications(
     return result
 
 
-def _in_turn(launches: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    turns = itertools.cycle(launches)
-    return lambda: next(turns)()
+def _alternating(launches: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    cycle = itertools.cycle(launches)
+    return lambda: next(cycle)()
 
 
 def _copies(nbytes: int, device: torch.device) -> int:
@@ -248,7 +248,7 @@ class _Memory:
             if program.buffers[name].kind is BufferKind.INPUT and name not in written
         ]
         count = _copies(sum(self.storage(name).nbytes for name in inputs), c.target.device)
-        #: Storages of which launches take turns to read copies.
+        #: Copies of the inputs, which successive launches read.
         self.copies = [
             {name: self.storage(name).clone() for name in inputs} for _ in range(count - 1)
         ]
@@ -289,7 +289,7 @@ class _Memory:
                 )
                 for copy in ({}, *self.copies)
             ]  # fmt: skip
-            candidates[name] = _in_turn(launches)
+            candidates[name] = _alternating(launches)
         return candidates
 
     def operator(self, call: ExternNode, rest: Callable[[], None] | None) -> Callable[[], None]:
@@ -298,7 +298,7 @@ class _Memory:
             if rest is not None:
                 rest()
 
-        return _in_turn(
+        return _alternating(
             [
                 partial(run, [self._operand(value, copy) for value in call.args])
                 for copy in ({}, *self.copies)
