@@ -124,8 +124,8 @@ def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -
     ]
     # What each row has one of (its mean, its factor) takes no time beside the rows.
     most = max((len(flat.variables()) for flat in flats), default=0)
-    whole = [flat for flat in flats if len(flat.variables()) == most]
-    best = vector_dimension(whole, range(len(domain.sizes)))
+    deciding = [flat for flat in flats if len(flat.variables()) == most]
+    best = vector_dimension(deciding, range(len(domain.sizes)))
     return best is not None and not domain.reduced[best]
 
 
