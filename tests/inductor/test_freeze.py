@@ -204,6 +204,27 @@ def test_products_of_one_input_are_one_product(texts) -> None:
     assert text.count(" run_packed(") == 4  # queries, keys and values; then o, up and down
 
 
+class Heads(nn.Module):
+    """Two heads on one vector, as a distilled image model has them: nothing stands between their matmuls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.head, self.teacher = nn.Linear(64, 64), nn.Linear(64, 40), nn.Linear(64, 40)
+
+    def forward(self, x):
+        x = self.up(x).relu()
+        return (self.head(x) + self.teacher(x)) / 2
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+def test_two_heads_are_one_product(rows, texts) -> None:
+    model, x = Heads().eval(), torch.randn(rows, 64)
+    fast = compiled(model)
+    with torch.no_grad():
+        assert_as_accurate_as_eager(fast(x), model, x)
+    assert texts  # nothing fell back to eager mode
+
+
 def test_nothing_is_prepared_twice_without_a_change(monkeypatch) -> None:
     seen = prepared_counts(monkeypatch)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
@@ -130,3 +131,29 @@ def test_what_the_product_depends_on_may_be_the_gradient_itself():
         return [actual + (x @ actual.t()) @ actual]
 
     check(compiled(fn, R(40, 24), DY, INDICES), fn, R(40, 24), DY, INDICES)
+
+
+class ParallelResiduals(nn.Module):
+    """Two layers on two norms of one value, as GPT-NeoX has them: the norms' gradients are sums of the same rows,
+    each of which has several means and factors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(128) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(2))
+
+    def forward(self, x):
+        for _ in range(2):
+            x = x + sum(f(norm(x)) for f, norm in zip(self.layers, self.norms, strict=True))
+        return x
+
+
+def test_sums_over_rows_with_many_means_read_rows_in_their_order(texts) -> None:
+    model, x = ParallelResiduals(), torch.randn(4, 24, 128)
+    gradients = []
+    for function in (model, tracer_core.compile(model, backend="inductor")):
+        model.zero_grad()
+        function(x).square().mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert not any(re.search(r"\[(r\d+ \+ )?\w+ \* i\d+( \+ r\d+)?\]", text) for text in texts)

@@ -88,10 +88,11 @@ def _merge(editor: Editor, nodes: list[Node]) -> None:
     else:
         bias = editor.call(first, aten.cat.default, [parts[2] for parts in result])
         full = editor.call(first, aten.addmm.default, bias, a, b)
-    start = 0
-    for node, parts in zip(nodes, result, strict=True):
+    pieces, start = [], 0
+    for parts in result:
         columns = int(parts[1].meta["val"].shape[1])
-        piece = editor.call(first, aten.slice.Tensor, full, 1, start, start + columns)
+        pieces.append(editor.call(first, aten.slice.Tensor, full, 1, start, start + columns))
         start += columns
+    for node, piece in zip(nodes, pieces, strict=True):  # nothing is inserted before an erased node
         node.replace_all_uses_with(piece)
         editor.graph.erase_node(node)

@@ -11,16 +11,16 @@ template <int R, int C> INLINE void done(V (&acc)[R][C], float* tile, bool add, 
         UNROLL for (int j = 0; j < C; j++) put(tile + i * PANEL + j * LANES, acc[i][j]);
 }
 
-// The fewer rows, the less time a line of a panel takes and the further ahead it is fetched; the processor's own
-// fetching stops at each page (measured: 12 rows 74 -> 111 GFLOP/s, 1 row 24 -> 70 GB/s).
+// What later blocks read is fetched meanwhile: see Ahead. The processor's own fetching stops at each page.
 template <int R, int C>
 INLINE void sums(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K, float* tile,
-                 bool add, bool fetch, const Finish* finish, int first, bool ends) {
+                 bool add, Ahead fetch, const Finish* finish, int first, bool ends) {
     V acc[R][C] = {};
     const float* x[R];
     UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;
     for (int64_t k = 0; k < K; k++) {
-        if (VECTORS == 4 && fetch) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(w + (k + 128 / R + 8) * ldw + j * LANES, 0, 2);
+        if (VECTORS == 4 && fetch.lines == 1) __builtin_prefetch(fetch.at + k * LINE, 0, 2);
+        else if (VECTORS == 4 && fetch.lines) UNROLL for (int j = 0; j < PANEL; j += LINE) __builtin_prefetch(fetch.at + k * PANEL + j, 0, 2);
         add_products(acc, [&](int i) { return same(x[i][k]); }, [&](int j) { return load(w + k * ldw + j * LANES); });
     }
     done<R, C>(acc, tile, add, finish, first, ends);
@@ -28,15 +28,15 @@ INLINE void sums(const float* const* __restrict__ rows, int64_t at, const float*
 // C vectors, where registers do not hold the sums of as many at once in two halves
 template <int R, int C>
 static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K, float* tile,
-                           bool add, bool fetch, const Finish* finish) {
+                           bool add, Ahead fetch, const Finish* finish) {
     if (C <= NB || C == 3) return sums<R, C>(rows, at, w, ldw, K, tile, add, fetch, finish, 0, true);
     sums<R, NB>(rows, at, w, ldw, K, tile, add, fetch, finish, 0, false);
-    sums<R, NB>(rows, at, w + NB * LANES, ldw, K, tile + NB * LANES, add, fetch, finish, NB, true);
+    sums<R, NB>(rows, at, w + NB * LANES, ldw, K, tile + NB * LANES, add, {}, finish, NB, true);
 }
 #if defined(HALVES) && VECTORS == 1
 template <int R>
 static NOINLINE void block_of_halves(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K,
-                                     float* tile, bool add, bool, const Finish* finish) {
+                                     float* tile, bool add, Ahead, const Finish* finish) {
     H halves[R][2] = {};
     const float* x[R];
     UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;

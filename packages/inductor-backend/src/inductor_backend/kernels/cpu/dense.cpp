@@ -141,7 +141,8 @@ struct Conv {
                     if (rows_ahead) fetch_rows(m0 + m + 2 * blocks.most, cut.at(i));
                     end.out = out + (m0 + m) * ldo + n0;
                     end.residual = e.residual ? e.residual + (m0 + m) * e.ldr + n0 : nullptr;
-                    blocks.by_rows[cut.at(i) - 1](from + m, k0, part, wide, depths.at(d), tile + m * PANEL, add, i == 0, finished ? &end : nullptr);
+                    blocks.by_rows[cut.at(i) - 1](from + m, k0, part, wide, depths.at(d), tile + m * PANEL, add,
+                                                  share_ahead(part + depths.at(d) * wide, depths.at(d), i, cut.count), finished ? &end : nullptr);
                 }
                 add = true;
             }

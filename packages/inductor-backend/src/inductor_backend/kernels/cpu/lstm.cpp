@@ -34,7 +34,7 @@ struct Lstm {
                 UNROLL for (int gate = 0; gate < 4; gate++) put(gates + r * PANEL + gate * LANES, load(given + gate * H));
                 before[r] = (first ? h0 : out + last * B * H) + (b + r) * H;
             }
-            BLOCKS_4.by_rows[rows - 1](before, 0, panel, PANEL, H, gates, true, false, nullptr);
+            BLOCKS_4.by_rows[rows - 1](before, 0, panel, PANEL, H, gates, true, {}, nullptr);
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t at = (b + r) * H + group * LANES;
                 cell(gates + r * PANEL, (first ? c0 : cells) + at, cells + at, out + t * B * H + at);

@@ -96,7 +96,8 @@ struct Winograd {
                 for (int64_t k0 = 0; k0 < g.C; k0 += KC) {
                     const int64_t kc = g.C - k0 < KC ? g.C - k0 : KC;
                     for (int64_t i = 0, at = 0; i < cut.count; at += cut.at(i), i++)
-                        blocks.by_rows[cut.at(i) - 1](rows + at, k0, panel + k0 * wide, wide, kc, m + p * ldm + at * PANEL, k0 != 0, i == 0, nullptr);
+                        blocks.by_rows[cut.at(i) - 1](rows + at, k0, panel + k0 * wide, wide, kc, m + p * ldm + at * PANEL, k0 != 0,
+                                                          share_ahead(panel + (k0 + kc) * wide, kc, i, cut.count), nullptr);
                 }
             }
             for (int64_t j = 0; j < wide; j += LANES) pixels_of(t0, count, m + j, n0 + j);
