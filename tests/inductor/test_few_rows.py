@@ -255,11 +255,15 @@ def test_which_kernel_computes_it(dtype, layer):
 
 
 @DTYPES
-def test_matmuls_stay_where_the_processor_has_them(dtype, monkeypatch):
+def test_more_rows_stay_where_the_processor_multiplies_them(dtype, monkeypatch):
     for module in (float32_compute, selection):
         monkeypatch.setattr(module, "multiplies_16_bits", lambda dtype: True)
-    x, w = torch.randn(4, 64).to(dtype), torch.randn(48, 64).to(dtype)
-    assert "run_few_rows" not in compiled(linear, x, w).text
+    most, w = selection.FEW_ROWS_BESIDE_ATEN[dtype], torch.randn(48, 64).to(dtype)
+    for rows, few in ((1, True), (most, True), (most + 1, False)):
+        x = torch.randn(rows, 64).to(dtype)
+        assert ("run_few_rows" in compiled(linear, x, w).text) == few
+        ours = tracer_core.compile(linear)(x, w)
+        assert_as_accurate(ours, linear(x, w), linear(x.double(), w.double()))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX-512 is of x86-64")

@@ -105,14 +105,15 @@ def test_any_number_of_threads_gives_the_same_bits():
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-def test_processors_that_multiply_16_bits_stay_with_aten(texts, monkeypatch):
+def test_processors_that_multiply_16_bits_take_more_rows_with_aten(texts, monkeypatch):
     monkeypatch.setattr(selection, "multiplies_16_bits", lambda dtype: True)
     torch.manual_seed(0)
-    x, w = torch.randn(6, 32).bfloat16(), torch.randn(3, 32, 16).bfloat16()
-    ends = torch.tensor([1, 4, 6], dtype=torch.int32)
-    fast = tracer_core.compile(grouped, fullgraph=True)
-    assert torch.equal(fast(x, w, ends), grouped(x, w, ends))
-    assert not any("run_grouped" in text for text in texts)
+    w, most = torch.randn(3, 32, 16).bfloat16(), selection.FEW_ROWS_BESIDE_ATEN[torch.bfloat16]
+    for rows, few in ((most + 1, False), (most, True)):
+        x, ends = torch.randn(rows, 32).bfloat16(), torch.tensor([1, 4, rows], dtype=torch.int32)
+        fast = tracer_core.compile(grouped, fullgraph=True)
+        torch.testing.assert_close(fast(x, w, ends), grouped(x, w, ends))
+        assert any("run_grouped" in text for text in texts) == few
 
 
 def test_gradients_are_eagers():

@@ -1,4 +1,4 @@
-"""Matmuls of few rows with weights of 8 bits: integers are read once and converted in registers, and
+"""Matmuls of few rows with weights of 8 and 4 bits: integers are read once and converted in registers, and
 results are as accurate as eager's, which converts a copy."""
 
 from __future__ import annotations
@@ -229,6 +229,105 @@ def test_special_values(dtype, rows):
     assert eager[0, 8].isinf()
     assert torch.equal(ours.isnan(), eager.isnan())
     assert torch.equal(ours[ours.isinf()], eager[eager.isinf()])
+
+
+def of_nibbles(x, packed, scale, zero, high_first=False):
+    """Weights of 4 bits, two a byte."""
+    parts = [packed & 0xF, packed >> 4]
+    q = torch.stack(parts[::-1] if high_first else parts, -1).view(len(packed), -1)
+    return grouped(x, q, scale, zero)
+
+
+@DTYPES
+@pytest.mark.parametrize("high_first", [False, True])
+def test_two_weights_a_byte(dtype, high_first):
+    program = lambda *values: of_nibbles(*values, high_first=high_first)
+    fast = tracer_core.compile(program, dynamic=True)
+    sizes = (
+        (32, 5, 32),
+        (96, 3, 32),
+        (192, 70, 96),
+        (256, 130, 64),
+        (34, 9, 34),
+        (2, 7, 2),
+        (70, 6, 70),
+    )
+    for k, n, group in sizes:
+        packed = integers(n, k // 2, torch.uint8)
+        scale = (torch.rand(n, k // group) / 10).to(dtype)
+        zero = torch.randint(0, 16, scale.shape, dtype=torch.uint8)
+        for rows in (*ROWS, 33, 60):
+            x = torch.randn(rows, k).to(dtype)
+            check(fast, program, x, packed, scale, zero)
+    assert "nibbles(" in text_of(program, x[:3], packed, scale, zero)
+    assert "nibbles(" not in text_of(program, x[:3], packed, scale, zero, numerics="eager") or (
+        dtype == torch.float32
+    )
+
+
+@DTYPES
+def test_other_forms_of_two_weights_a_byte(dtype):
+    packed, scale = integers(24, 32, torch.uint8), (torch.rand(24, 2, 1) / 10).to(dtype)
+
+    def stacked(first, second):
+        return torch.stack((first, second), -1).view(24, 2, 32)
+
+    low, high = packed & 15, packed >> 4
+    forms = {
+        "a number is the zero": lambda x: (stacked(low, high).to(x.dtype) - 8) * scale,
+        "masked twice": lambda x: (stacked(low, high & 15).to(x.dtype) - 8) * scale,
+        "the zero of signed bytes": lambda x: (stacked(low, high).to(torch.int8) - 8).to(x.dtype) * scale,
+        "halves as 32-bit integers": lambda x: (stacked(low.int(), high.int()) - 8).to(x.dtype) * scale,
+        "halves as floats": lambda x: (stacked(low.to(x.dtype), high.to(x.dtype)) - 8) * scale,
+        "no scale": lambda x: stacked(high, low).to(x.dtype),
+        "unsigned bytes wrap around": lambda x: (stacked(low, high) - 8).to(x.dtype) * scale,
+        "signed differences as unsigned bytes": lambda x: (
+            (stacked(low, high).to(torch.int8) - 8).to(torch.uint8).to(x.dtype) * scale
+        ),
+        "one half twice": lambda x: (stacked(low, low).to(x.dtype) - 8) * scale,
+        "halves of other bytes": lambda x: (stacked(low, packed.flip(0) >> 4).to(x.dtype) - 8) * scale,
+        "three bits": lambda x: (stacked(packed & 7, high).to(x.dtype) - 8) * scale,
+        "halves of rows": lambda x: (torch.cat((low, high), -1).view(24, 2, 32).to(x.dtype) - 8) * scale,
+    }  # fmt: skip
+    read = [*forms][:6]
+    for name, form in forms.items():
+        # the bytes are an input, so that halves are computed in the program
+        def program(x, held, form=form):
+            nonlocal packed, low, high
+            packed, low, high = held, held & 15, held >> 4
+            return F.linear(x, form(x).view(24, 64))
+
+        x, held = torch.randn(3, 64).to(dtype), integers(24, 32, torch.uint8)
+        text = text_of(program, x, held)
+        assert ("nibbles(" in text) == (name in read), name
+        check(tracer_core.compile(program), program, x, held)
+
+
+@DTYPES
+def test_special_values_of_two_weights_a_byte(dtype):
+    fast = tracer_core.compile(of_nibbles)
+    packed, scale = integers(45, 35, torch.uint8), (torch.rand(45, 1) / 10).to(dtype)
+    zero = torch.full((45, 1), 16, dtype=torch.uint8)  # no weight is 0
+    scale[7], scale[8], scale[9] = 0, float("inf"), float("nan")
+    x = torch.randn(6, 70).to(dtype)
+    x[0] = x[0].abs() + 1
+    x[2, 38], x[3, 69], x[4, 30] = float("inf"), float("nan"), -float("inf")
+    ours, eager = fast(x, packed, scale, zero), of_nibbles(x, packed, scale, zero)
+    assert eager[0, 8].isinf()
+    assert torch.equal(ours.isnan(), eager.isnan())
+    assert torch.equal(ours[ours.isinf()], eager[eager.isinf()])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_fewer_rows_beside_processors_that_multiply_16_bits(dtype, monkeypatch):
+    for module in (float32_compute, selection):
+        monkeypatch.setattr(module, "multiplies_16_bits", lambda dtype: True)
+    weight = Quantized.random(80, 96, 32, dtype)
+    alone, groups = selection.FEW_ROWS_OF_INTEGERS, selection.FEW_ROWS_OF_GROUPS
+    for rows in (1, groups, groups + 1, alone, alone + 1):
+        x = torch.randn(rows, 96).to(dtype)
+        assert reads_integers(text_of(grouped, x, *parts_of(weight))) == (rows <= groups)
+        assert reads_integers(text_of(converted, x, weight.integers)) == (rows <= alone)
 
 
 def test_weights_beyond_float16_are_infinite():

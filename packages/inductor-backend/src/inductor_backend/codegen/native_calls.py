@@ -111,8 +111,8 @@ def _rows_and_weights(call: NativeCall, a: Strided, b: Strided) -> list[str | Ex
 
 
 def _quantized(call: NativeCall) -> Launch:
-    a, b, bias, factor, scale, zero, group, at_once = call.node.args
-    dtypes = [call.program.buffers[tensor.buffer].dtype for tensor in (a, b)]
+    a, b, bias, factor, scale, zero, group, at_once, nibbles = call.node.args
+    element, integer = (call.program.buffers[tensor.buffer].dtype for tensor in (a, b))
     numbers = [*_of_few_rows(call, a, b, bias), *call.addresses(factor), int(at_once), group]
     for value, usual in ((scale, 1.0), (zero, 0.0)):
         if isinstance(value, Strided):
@@ -121,7 +121,8 @@ def _quantized(call: NativeCall) -> Launch:
         else:
             bits = quantized.bits_of(usual if value is None else value)
             numbers += [bits, quantized.ONE_NUMBER, 0, 0]
-    return f"run_{quantized.form(*dtypes)}", numbers
+    swapped = int(nibbles == quantized.HIGH_FIRST)
+    return f"run_{quantized.form(element, integer, nibbles)}", [*numbers, swapped]
 
 
 def _grouped(call: NativeCall) -> Launch:
@@ -293,9 +294,9 @@ NATIVE_CALLS: dict[str, Callable[[NativeCall], Launch]] = {
     **dict.fromkeys(FEW_ROWS_FORMS.values(), _few_rows),
     GROUPED_FORM: _grouped,
     **{
-        quantized.form(element, integer): _quantized
+        quantized.form(element, integer, nibbles): _quantized
         for element in quantized.ELEMENTS
-        for integer in quantized.INTEGERS
+        for integer, nibbles in quantized.FORMS
     },
     "winograd_planes": _winograd,
     "conv1x1": _conv1x1,

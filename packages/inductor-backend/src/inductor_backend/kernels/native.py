@@ -34,6 +34,13 @@ _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 #: Floats in names of launchers -> their types in C++.
 _FLOATS = {"float": "float", "bf16": "tc_bf16", "half": "tc_half"}
 
+#: Integers that weights are, in names of launchers -> definitions.
+_INTEGERS = {
+    "int8": "WEIGHT=int8_t",
+    "uint8": "WEIGHT=uint8_t",
+    "nibbles": "WEIGHT=uint8_t NIBBLES",
+}
+
 #: family -> (its units: file and preprocessor definitions; its launchers and their argument counts)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
@@ -57,13 +64,13 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     **{
         f"few_rows_{element}_{integer}": (
             (
-                f"few_rows ELEMENT={name} WEIGHT={integer}_t RUN=run_few_rows_{element}_{integer}",
+                f"few_rows ELEMENT={name} {defined} RUN=run_few_rows_{element}_{integer}",
                 "epilogues",
             ),
-            {f"run_few_rows_{element}_{integer}": 24},
+            {f"run_few_rows_{element}_{integer}": 25},
         )
         for element, name in _FLOATS.items()
-        for integer in ("int8", "uint8")
+        for integer, defined in _INTEGERS.items()
     },
     "rng": (("rng",), {"run_bernoulli": 4}),
     "pack": (

@@ -1,4 +1,4 @@
-"""The forms of matmuls of few rows whose weights are integers of 8 bits (`kernels/cpu/few_rows.cpp`)."""
+"""The forms of matmuls of few rows whose weights are integers of 8 or 4 bits (`kernels/cpu/few_rows.cpp`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,22 @@ ONE_NUMBER = 7
 GROUP_STEP = 32
 
 
-def form(element: torch.dtype, integer: torch.dtype) -> str:
+#: Order of two integers of 4 bits in a byte: that of the low bits first, or that of the high bits.
+LOW_FIRST, HIGH_FIRST = 1, 2
+
+#: Dtype and order of the weights that have forms of their own.
+FORMS = ((torch.int8, 0), (torch.uint8, 0), (torch.uint8, LOW_FIRST))
+
+
+def form(element: torch.dtype, integer: torch.dtype, nibbles: int = 0) -> str:
     """Returns the name of a form, which is the launcher's without "run_"."""
-    return f"few_rows_{ELEMENTS[element]}_{INTEGERS[integer]}"
+    return f"few_rows_{ELEMENTS[element]}_{'nibbles' if nibbles else INTEGERS[integer]}"
+
+
+def unpacked(integers: torch.Tensor, nibbles: int) -> torch.Tensor:
+    """Returns integers of 4 bits [N, K], of which [N, K / 2] has two a byte."""
+    parts = [integers & 15, integers >> 4]
+    return torch.stack(parts if nibbles == LOW_FIRST else parts[::-1], -1).flatten(-2)
 
 
 def bits_of(number: float) -> int:
@@ -45,6 +58,7 @@ def quantized_mm(
     zero: torch.Tensor | float | None,
     group: int,
     at_once: bool,
+    nibbles: int = 0,
 ) -> torch.Tensor:
     """Computes ``x @ ((weight - zero) * scale) * factor + bias`` with x [M, K] and integers [K, N].
 
@@ -53,8 +67,10 @@ def quantized_mm(
         scale, zero: [N, K / group], or one number.
         group: The terms of a group; 0 without scale and zero.
         at_once: Whether sums are not rounded before they are multiplied by the factor.
+        nibbles: The order of integers of 4 bits, two a byte of a weight [K / 2, N]; or 0.
     """
-    wide = weight.to(torch.float32).t()
+    integers = unpacked(weight.t(), nibbles) if nibbles else weight.t()
+    wide = integers.to(torch.float32)
     for number, combine in ((zero, torch.sub), (scale, torch.mul)):
         if isinstance(number, torch.Tensor):
             number = number.to(torch.float32).repeat_interleave(group, 1)

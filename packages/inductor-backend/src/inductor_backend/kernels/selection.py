@@ -52,6 +52,10 @@ KN_ROWS = 3
 #: With more rows than this, copies of 16-bit weights in float32 pay (where the processor multiplies no
 #: 16-bit floats).
 FEW_ROWS = 48
+#: The same where it does: ATen's kernels are quicker with more rows (AVX-512 and AMX). Weights of 8 bits
+#: cost them a converted copy.
+FEW_ROWS_BESIDE_ATEN = {torch.bfloat16: 8, torch.float16: 16}
+FEW_ROWS_OF_INTEGERS, FEW_ROWS_OF_GROUPS = 40, 24
 #: The forms of matmuls with few rows of 16-bit floats.
 FEW_ROWS_FORMS = {torch.bfloat16: "few_rows_bf16", torch.float16: "few_rows_half"}
 #: The form for rows in groups, each with a matrix of its own, which ATen multiplies in bfloat16 alone.
@@ -180,32 +184,35 @@ def _is_widened(m: int, bias: Operand | None, a: Operand, b: Operand) -> bool:
     return (
         alike
         and a.dtype in FEW_ROWS_FORMS
-        and m <= FEW_ROWS
+        and m <= (FEW_ROWS_BESIDE_ATEN[a.dtype] if multiplies_16_bits(a.dtype) else FEW_ROWS)
         and 1 in b.strides
         and native.lanes() > 4
-        and not multiplies_16_bits(a.dtype)
     )
 
 
 def _grouped(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     a, b, _ = args
-    if not _is_widened(1, None, a, replace(b, sizes=b.sizes[1:], strides=b.strides[1:])):
+    rows = hint(a.sizes[0]) if multiplies_16_bits(torch.bfloat16) else 1
+    if not _is_widened(rows, None, a, replace(b, sizes=b.sizes[1:], strides=b.strides[1:])):
         return aten_choice(target, "the processor multiplies such floats")
     reason = "matrices of groups with rows are read once and widened in registers"
     return KernelChoice(target, "", KernelKind.NATIVE, reason, form=GROUPED_FORM, symbolic=True)
 
 
-def reads_integers(m: int, dtype: torch.dtype) -> bool:
-    """Returns whether a matmul of few rows of this dtype has a kernel that reads weights of 8 bits."""
-    if dtype not in quantized.ELEMENTS or m > FEW_ROWS or native.lanes() == 4:
+def reads_integers(m: int, dtype: torch.dtype, scaled: bool = False) -> bool:
+    """Returns whether a matmul of few rows of this dtype has a kernel that reads integers, which are
+    scaled by group or alone."""
+    if dtype not in quantized.ELEMENTS or native.lanes() == 4:
         return False
-    return dtype == torch.float32 or not multiplies_16_bits(dtype)
+    beside = dtype != torch.float32 and multiplies_16_bits(dtype)
+    most = FEW_ROWS_OF_GROUPS if scaled else FEW_ROWS_OF_INTEGERS
+    return m <= (most if beside else FEW_ROWS)
 
 
 def _quantized_mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
     x, weight = args[:2]
-    reason = f"{hint(x.sizes[0])} rows: weights of 8 bits are read once"
-    form = quantized.form(x.dtype, weight.dtype)
+    reason = f"{hint(x.sizes[0])} rows: integers are read once"
+    form = quantized.form(x.dtype, weight.dtype, args[8])
     return KernelChoice(target, "", KernelKind.NATIVE, reason, _EPILOGUES, form=form, symbolic=True)
 
 

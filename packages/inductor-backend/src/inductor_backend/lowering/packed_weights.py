@@ -103,10 +103,11 @@ def quantized(
     zero: Ref | float | None,
     group: int,
     at_once: bool,
+    nibbles: int = 0,
 ) -> Ref:
     rows = [None if row is None else ctx.strided(row, (1,)) for row in (bias, factor)]
     numbers = [ctx.strided(of) if isinstance(of, Ref) else of for of in (scale, zero)]
-    arguments = [*operands(ctx, x, weight), *rows, *numbers, group, at_once]
+    arguments = [*operands(ctx, x, weight), *rows, *numbers, group, at_once, nibbles]
     return ctx.extern(ctx.node.target, arguments, label="mm")
 
 

@@ -131,7 +131,7 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
         )
     elif node.target is quantized_mm:
         x, weight = (node.meta["val"].dtype for node in node.all_input_nodes[:2])
-        yield f"run_{form(x, weight)}"
+        yield f"run_{form(x, weight, node.args[8])}"  # type: ignore[arg-type]
     elif node.target is packed_ops.lstm:
         yield "run_lstm"
     elif node.target is packed_ops.attention:

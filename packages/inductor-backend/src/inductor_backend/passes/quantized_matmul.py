@@ -1,15 +1,16 @@
-"""Rewrites matmuls of few rows whose weights are converted from integers of 8 bits: their kernel reads
-the integers, once, in place of a converted copy.
+"""Rewrites matmuls of few rows whose weights are converted from integers of 8 or 4 bits: their kernel
+reads the integers, once, in place of a converted copy.
 
 A weight is an int8 or uint8 that is converted, or ``(integer - zero) * scale`` with one zero and one
 scale for each group of terms, or for each column. Recognized is this arithmetic, whatever views lie
 between, not who wrote it. A factor and a bias for each column after the matmul become the kernel's.
+Integers of 4 bits are ``w & 15`` and ``w >> 4`` of bytes, one beside the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,13 @@ import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels.packed_ops import quantized_mm
-from inductor_backend.kernels.quantized import GROUP_STEP, INTEGERS, NUMBERS
+from inductor_backend.kernels.quantized import (
+    GROUP_STEP,
+    HIGH_FIRST,
+    INTEGERS,
+    LOW_FIRST,
+    NUMBERS,
+)
 from inductor_backend.kernels.selection import reads_integers
 from inductor_backend.options import InductorOptions
 from inductor_backend.passes.frozen_rewrites import put
@@ -31,6 +38,14 @@ _WIDE_INTEGERS = frozenset({torch.int32, torch.int64})
 
 #: Zeros that bfloat16 holds.
 _MAX_ZERO = 256
+
+#: Zeros that differences of integers of 4 bits with 8 bits hold.
+_MAX_NIBBLE_ZERO = 128
+
+_ANDS = frozenset({aten.bitwise_and.Scalar, aten.bitwise_and.Tensor, aten.__and__.Scalar})
+_SHIFTS = frozenset({
+    aten.bitwise_right_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor, aten.__rshift__.Scalar,
+})  # fmt: skip
 
 
 def with_quantized_matmuls(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
@@ -59,6 +74,8 @@ class _Weight:
     #: Scale and zero: a tensor, a number or None, and the elements that share one of its elements.
     scale: tuple[Any, int]
     zero: tuple[Any, int]
+    #: The order of integers of 4 bits, or 0: see `quantized.LOW_FIRST`.
+    nibbles: int = 0
 
     @property
     def terms_and_columns(self) -> tuple[int, int]:
@@ -75,14 +92,16 @@ class _Weight:
     def is_supported(self) -> bool:
         """Whether the kernel reads this layout."""
         value, group = self.integers.meta["val"], self.group
+        if self.nibbles and (not value.is_contiguous() or not self.transposed or self.shape[1] % 2):
+            return False
         if tuple(value.shape) != self.shape and not value.is_contiguous():
             return False
         if not group:
             return 1 in value.stride()[-2:]
         terms, columns = self.terms_and_columns
         runs = {self.scale[1], self.zero[1]} <= {group, terms, terms * columns}
-        in_order = value.stride()[-1 if self.transposed else 0] == 1
-        return (
+        in_order = self.nibbles or value.stride()[-1 if self.transposed else 0] == 1
+        return bool(
             runs and in_order and (group == terms or (terms % group, group % GROUP_STEP) == (0, 0))
         )
 
@@ -109,14 +128,19 @@ def _weight(node: Any, dtype: torch.dtype) -> _Weight | None:
     if not (isinstance(rows, int) and isinstance(columns, int) and rows and columns):
         return None
     numbers: dict[str, tuple[Any, int]] = {}
+    alone = (None, rows * columns)
     while (value := _tensor(node)) is not None:
         source: Any = node.args[0] if node.args else None
         if node.target is aten._to_copy.default and set(node.kwargs) == {"dtype"}:
             before = source.meta["val"].dtype
             if before in INTEGERS:
-                alone = (None, rows * columns)
+                integers, nibbles, first_zero = _integers(source)
+                if first_zero is not None and "zero" in numbers:
+                    return None
+                if first_zero is not None:
+                    numbers["zero"] = first_zero, rows * columns
                 scale, zero = (numbers.get(name, alone) for name in ("scale", "zero"))
-                return _Weight(source, (rows, columns), transposed, scale, zero)
+                return _Weight(integers, (rows, columns), transposed, scale, zero, nibbles)
             if before.is_floating_point and not value.dtype.is_floating_point:
                 return None
         elif node.target in _ARITHMETIC and not node.kwargs:
@@ -132,12 +156,80 @@ def _weight(node: Any, dtype: torch.dtype) -> _Weight | None:
             if name == "zero" and not _is_held(other, value.dtype):
                 return None
             numbers[name] = other, run
+        elif (packed := _nibbles(node)) is not None:
+            integers, nibbles = packed
+            scale, zero = (numbers.get(name, alone) for name in ("scale", "zero"))
+            return _Weight(integers, (rows, columns), transposed, scale, zero, nibbles)
         elif node.target not in _RESHAPES:
             return None
         if value.dtype not in (torch.float32, dtype) and value.dtype not in _WIDE_INTEGERS:
             return None
         node = source
     return None
+
+
+def _integers(node: Node) -> tuple[Node, int, int | None]:
+    """Returns integers; or the bytes that integers of 4 bits are made from, their order, and the zero
+    that is subtracted from them as integers of 8 bits."""
+    zero: Any = None
+    at: Any = node
+    signed = True
+    while (packed := _nibbles(at)) is None:
+        signed = signed and not _is_bytes(at)
+        if at.target in _RESHAPES or _is_conversion(at, INTEGERS):
+            at = at.args[0]
+        elif at.target is aten.sub.Tensor and signed and zero is None and not at.kwargs:
+            at, zero = at.args
+            if not (isinstance(zero, int) and 0 <= zero <= _MAX_NIBBLE_ZERO):
+                return node, 0, None
+        else:
+            return node, 0, None
+    return *packed, zero
+
+
+def _nibbles(node: Node) -> tuple[Node, int] | None:
+    """Returns the bytes whose halves a node puts beside each other, and their order."""
+    last = node.meta["val"].dim() - 1
+    if node.target not in (aten.cat.default, aten.stack.default) or len(node.args[0]) != 2:  # type: ignore[arg-type]
+        return None
+    parts, dim = node.args[0], node.args[1] if len(node.args) > 1 else 0
+    if dim not in (-1, last) or _shape(node)[-1] != 2:
+        return None
+    first, second = (_half(part) for part in parts)  # type: ignore[union-attr]
+    if first is None or second is None or first[0] is not second[0]:
+        return None
+    return None if first[1] == second[1] else (first[0], HIGH_FIRST if first[1] else LOW_FIRST)
+
+
+def _half(node: Any) -> tuple[Node, bool] | None:
+    """Returns the bytes that a node holds the low or the high 4 bits of, and whether the high ones."""
+    while node.target in _RESHAPES or _is_conversion(
+        node, (*INTEGERS, torch.bfloat16, torch.float16)
+    ):
+        node = node.args[0]
+    if node.kwargs or len(node.args) != 2:
+        return None
+    source, number = node.args
+    if node.target in _ANDS and number == 15:
+        inner = _half(source) if source.op == "call_function" else None
+        if inner is not None and inner[1]:
+            return inner
+        return (source, False) if _is_bytes(source) else None
+    shifted = node.target in _SHIFTS and number == 4 and _is_bytes(source)
+    return (source, True) if shifted else None
+
+
+def _is_bytes(node: Node) -> bool:
+    value = _tensor(node)
+    return value is not None and value.dtype == torch.uint8
+
+
+def _is_conversion(node: Any, dtypes: Container[torch.dtype]) -> bool:
+    """Returns whether a node converts to one of these dtypes, or to wide integers or float32."""
+    if node.target is not aten._to_copy.default or set(node.kwargs) != {"dtype"}:
+        return False
+    to = node.kwargs["dtype"]
+    return to in dtypes or to in _WIDE_INTEGERS or to == torch.float32
 
 
 def _is_held(zero: Any, dtype: torch.dtype) -> bool:
@@ -195,6 +287,8 @@ def _matmul(editor: Editor, node: Node, rounds_all: bool) -> None:
     weight = _weight(matrix, value.dtype)
     if weight is None or not weight.is_supported:
         return
+    if not reads_integers(hint(value.shape[0]), value.dtype, weight.group > 0):
+        return
     if rounds_all and weight.group and value.dtype != torch.float32:
         return
     bias: Any = added[0] if added else None
@@ -202,11 +296,12 @@ def _matmul(editor: Editor, node: Node, rounds_all: bool) -> None:
         return
     new = editor.before(node)
     integers = weight.integers
-    if _shape(integers) != weight.shape:
-        integers = new(aten.view.default, integers, list(weight.shape))
+    stored = [weight.shape[0], weight.shape[1] // 2] if weight.nibbles else [*weight.shape]
+    if _shape(integers) != tuple(stored):
+        integers = new(aten.view.default, integers, stored)
     integers = new(aten.t.default, integers) if weight.transposed else integers
     numbers = [_of_groups(editor, node, weight, *of) for of in (weight.scale, weight.zero)]
-    _put(editor, node, (x, integers, bias), (*numbers, weight.group, False))
+    _put(editor, node, (x, integers, bias), (*numbers, weight.group, False, weight.nibbles))
 
 
 def _weight_int8pack(editor: Editor, node: Node, rounds_all: bool) -> None:
@@ -217,7 +312,7 @@ def _weight_int8pack(editor: Editor, node: Node, rounds_all: bool) -> None:
     if reads_integers(hint(value.shape[0]), value.dtype) and integers.stride(1) == 1:
         if _is_row(scales, node):
             columns = editor.call(node, aten.t.default, weight)
-            _put(editor, node, (x, columns, None), (None, None, 0, True), scales)
+            _put(editor, node, (x, columns, None), (None, None, 0, True, 0), scales)
 
 
 def _of_groups(editor: Editor, like: Node, weight: _Weight, number: Any, run: int) -> Any:

@@ -1,7 +1,7 @@
 // Weights of 16 or 8 bits times a few rows: epilogue(x @ w + bias), rounded before and after the epilogue, as in eager mode.
 //
 // In: x[M,K] of any strides, of type ELEMENT, and w, [N,K] as nn.Linear keeps it (NK, row stride ldw) or [K,N] (KN), of type
-// WEIGHT: the same floats of 16 bits, or integers of 8. A weight of NK integers may stand for (w - zero) * scale, with one zero
+// WEIGHT: the same floats of 16 bits, or integers of 8, or two of 4 a byte (NK alone). A weight of NK integers may stand for (w - zero) * scale, with one zero
 // and one scale for `group` weights of a row; sums of integers may be multiplied by a factor for each column.
 // Always holds: each weight is read from memory once for GROUP rows and widened in registers; sums are float32, and the same
 // for any number of threads. x is widened once, into the order in which blocks read it: one stream, where rows whose strides are
@@ -52,6 +52,7 @@ struct FewRows {
     const ELEMENT* factor;
     int64_t at_once, group;  // at_once: sums are not rounded before they are multiplied by factor
     Numbers scales, zeros;
+    int swapped;  // of two integers a byte: whether that of the high bits comes first
     int64_t padded() const { return (K + LINE - 1) / LINE * LINE; }
 
     // rows [m, m + rows), for a block
@@ -67,7 +68,7 @@ struct FewRows {
                     from = copy;
                 }
                 if (layout == KN) for (int64_t j = 0; j < LINE; j++) to[j * rows + i] = tc_load(from, j);
-                else UNROLL for (int p = 0; p < PARTS; p++) put(to + (p * rows + i) * LANES, x_part(from, p));
+                else UNROLL for (int p = 0; p < PARTS; p++) put(to + (p * rows + i) * LANES, x_part(from, p, swapped));
             }
     }
     // the scales and zeros of `rows` rows of w from n on, and what their weights stand for
@@ -92,7 +93,7 @@ struct FewRows {
         alignas(64) float piece[4 * PIECE], sums[GROUP * 4 * LANES] = {};
         for (int64_t k = 0; k < K; k += PIECE) {
             const int64_t count = K - k < PIECE ? K - k : PIECE;
-            for (int64_t j = 0; j < 4; j++) widen(here + j * ldw + k, j, k, count, &of, piece + j * PIECE);
+            for (int64_t j = 0; j < 4; j++) widen(here + j * ldw + k / A_BYTE, j, k, count, &of, piece + j * PIECE);
             for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
                 WIDE[cut.at(i) - 1](packed + m * padded() + k * cut.at(i), piece, (count + LINE - 1) / LINE * LINE, sums + m * 4 * LANES);
         }
@@ -205,12 +206,12 @@ struct FewRows {
 static thread_local Scratch packed;
 
 // x, its strides, w, ldw, layout, out, ldo, M, N, K, bias, epilogue; of integers also: factor, at_once, group (0: PLAIN), and of the
-// scales and of the zeros (or 0) address, type and strides
+// scales and of the zeros (or 0) address, type and strides; swapped
 EXPORT void RUN(const int64_t* a) {
     FewRows f{(const ELEMENT*)a[0], (const ELEMENT*)a[11], (const WEIGHT*)a[3], (ELEMENT*)a[6], a[5], a[1], a[2], a[4], a[7], a[9], a[10], a[12]};
 #ifdef INTEGERS
     f.factor = (const ELEMENT*)a[13], f.at_once = a[14], f.group = a[15];
-    f.scales = {(const void*)a[16], a[17], a[18], a[19]}, f.zeros = {(const void*)a[20], a[21], a[22], a[23]};
+    f.scales = {(const void*)a[16], a[17], a[18], a[19]}, f.swapped = (int)a[24], f.zeros = {(const void*)a[20], a[21], a[22], a[23]};
 #endif
     const int64_t M = a[8];
     if (M == 0 || f.N == 0) return;

@@ -20,18 +20,41 @@
 enum Form { PLAIN, SCALED, SHIFTED, ROUNDED };
 
 
+// Two integers of 4 bits a byte: those of the low bits of LANES bytes are a part, those of the high bits the next.
+#ifdef NIBBLES
+#define A_BYTE 2
+INLINE I nibbles(const WEIGHT* line, int i) {
+    const I bytes = integers(line + i / 2 * LANES);
+    return i % 2 ? bytes >> 4 : bytes;
+}
+INLINE int term(int at) { return at / (2 * LANES) * 2 * LANES + at % LANES * 2 + at / LANES % 2; }
+#else
+#define A_BYTE 1
+INLINE int term(int at) { return at; }
+#endif
+// 16 lanes hold what the 16 integers of 4 bits stand for, which one instruction looks up.
+#if defined(NIBBLES) && LANES == 16 && !defined(__clang__)
+#define LOOKED_UP 1
+#else
+#define LOOKED_UP 0
+#endif
+
 #ifdef INTEGERS
+#ifdef NIBBLES
+INLINE V part(const WEIGHT* line, int i) { return __builtin_convertvector(nibbles(line, i) & 15, V); }
+#else
 INLINE V part(const WEIGHT* line, int i) { return widened(line + i * LANES); }
+#endif
 INLINE void in_order(const WEIGHT*, V&, V&) {}
 #else
 INLINE V part(const WEIGHT* line, int i) { return widened(line + i / 2 * 2 * LANES, i % 2); }
 #endif
 // Elements of x, in the order of the weights' parts.
-INLINE V x_part(const ELEMENT* line, int i) {
+INLINE V x_part(const ELEMENT* line, int i, [[maybe_unused]] int swapped) {
 #ifdef INTEGERS
     float wide[LANES];
 #pragma omp simd
-    for (int j = 0; j < LANES; j++) wide[j] = tc_load(line, i * LANES + j);
+    for (int j = 0; j < LANES; j++) wide[j] = tc_load(line, A_BYTE == 2 ? term(i * LANES + j) ^ swapped : i * LANES + j);
     return load(wide);
 #else
     return part(line, i);
@@ -61,34 +84,50 @@ struct Groups {
 };
 }
 
+// Sets the weights after the first `count` terms of a line to zero.
+INLINE void clear(float* line, int64_t count) {
+    for (int i = 0; i < LINE; i++)
+        if (term(i) >= count) line[i] = 0;
+}
+
 // R rows of x, [part of a line][row][LANES], against C rows of w; the first `ahead` (0, 2 or 4) rows from `next` on are fetched into L2
 template <int R, int C, int FORM>
 static NOINLINE void nk_block(const float* x, const WEIGHT* w, int64_t ldw, int64_t K, float* tile, const WEIGHT* next, int ahead, const Groups* of) {
-    V acc[R][C] = {}, scale[C], zero[C];
-    const auto add_line = [&](auto weight) __attribute__((always_inline)) {
+    V acc[R][C] = {}, scale[C], zero[C], table[C];
+    const auto weight = [&](const WEIGHT* line, int j, int p) __attribute__((always_inline)) {
+#if LOOKED_UP
+        return shuffled(table[j], nibbles(line, p));
+#else
+        return value<FORM>(part(line, p), scale[j], zero[j]);
+#endif
+    };
+    V lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    const auto add_line = [&](auto column) __attribute__((always_inline)) {
         // unrolled, GCC spills a sum of bfloat16 blocks (measured: 62 GFLOP/s on one core instead of 76)
         _Pragma("GCC unroll 1") for (int both = 0; both < PARTS; both += 2)
             UNROLL for (int p = both; p < both + 2; p++)
-                add_products(acc, [&](int i) { return load(x + (p * R + i) * LANES); }, [&](int j) { return weight(j, p); });
+                add_products(acc, [&](int i) { return load(x + (p * R + i) * LANES); }, [&](int j) { return column(j, p); });
         x += R * LINE;
     };
     for (int64_t k = 0, g = 0; k < K; g++) {
         const int64_t end = FORM == PLAIN || K - k < of->size ? K : k + of->size;
         if (FORM >= SCALED) UNROLL for (int j = 0; j < C; j++) scale[j] = of->scale(j, g);
         if (FORM >= SHIFTED) UNROLL for (int j = 0; j < C; j++) zero[j] = of->zero(j, g);
+        if (LOOKED_UP) UNROLL for (int j = 0; j < C; j++) table[j] = value<FORM>(lane, scale[j], zero[j]);
         for (; k + LINE <= end; k += LINE) {
-            if (ahead) UNROLL for (int j = 0; j < C / 2; j++) __builtin_prefetch(next + j * ldw + k, 0, 2);
-            if (ahead > C / 2) UNROLL for (int j = C / 2; j < C; j++) __builtin_prefetch(next + j * ldw + k, 0, 2);
-            add_line([&](int j, int p) __attribute__((always_inline)) { return value<FORM>(part(w + k + j * ldw, p), scale[j], zero[j]); });
+            if (ahead) UNROLL for (int j = 0; j < C / 2; j++) __builtin_prefetch(next + j * ldw + k / A_BYTE, 0, 2);
+            if (ahead > C / 2) UNROLL for (int j = C / 2; j < C; j++) __builtin_prefetch(next + j * ldw + k / A_BYTE, 0, 2);
+            add_line([&](int j, int p) __attribute__((always_inline)) { return weight(w + k / A_BYTE + j * ldw, j, p); });
         }
         if (k < end) {
             WEIGHT last[C * LINE] = {};
             alignas(64) float wide[C * LINE];
-            for (int j = 0; j < C; j++) memcpy(last + j * LINE, w + j * ldw + k, (end - k) * sizeof(WEIGHT));
+            for (int j = 0; j < C; j++) memcpy(last + j * LINE, w + j * ldw + k / A_BYTE, (end - k) / A_BYTE * sizeof(WEIGHT));
             for (int j = 0; j < C; j++)
-                for (int p = 0; p < PARTS; p++) put(wide + j * LINE + p * LANES, value<FORM>(part(last + j * LINE, p), scale[j], zero[j]));
+                for (int p = 0; p < PARTS; p++) put(wide + j * LINE + p * LANES, weight(last + j * LINE, j, p));
             if (FORM != PLAIN)  // whatever scale and zero are
-                for (int j = 0; j < C; j++) memset(wide + j * LINE + end - k, 0, (LINE - (end - k)) * 4);
+                for (int j = 0; j < C; j++) clear(wide + j * LINE, end - k);
             add_line([&](int j, int p) __attribute__((always_inline)) { return load(wide + j * LINE + p * LANES); });
             k = end;
         }
@@ -107,10 +146,10 @@ template <int FORM> static NOINLINE void widen(const WEIGHT* w, int64_t j, int64
         const int64_t g = (k + n) / of->size, here = count - n < LINE ? count - n : LINE;
         const V scale = of->scale(j, g), zero = of->zero(j, g);
         WEIGHT last[LINE] = {};
-        const WEIGHT* line = w + n;
-        if (here < LINE) line = (const WEIGHT*)memcpy(last, line, here * sizeof(WEIGHT));
+        const WEIGHT* line = w + n / A_BYTE;
+        if (here < LINE) line = (const WEIGHT*)memcpy(last, line, here / A_BYTE * sizeof(WEIGHT));
         UNROLL for (int p = 0; p < PARTS; p++) put(to + n + p * LANES, value<FORM>(part(line, p), scale, zero));
-        if (here < LINE) memset(to + n + here, 0, (LINE - here) * 4);
+        if (here < LINE) clear(to + n, here);
     }
 }
 // R rows of x against four widened rows, added to the sums of each

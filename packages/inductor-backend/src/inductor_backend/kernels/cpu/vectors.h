@@ -152,7 +152,7 @@ INLINE void in_order(const tc_half*, V&, V&) {}
 typedef char C16U __attribute__((vector_size(16), aligned(1), may_alias));
 typedef char C16 __attribute__((vector_size(16)));
 INLINE V widened(const int8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovsxbd512_mask((C16) * (const C16U*)p, I{}, 0xffff), V); }
-INLINE V widened(const uint8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovzxbd512_mask((C16) * (const C16U*)p, I{}, 0xffff), V); }
+INLINE I integers(const uint8_t* p) { return (I)__builtin_ia32_pmovzxbd512_mask((C16) * (const C16U*)p, I{}, 0xffff); }
 #elif defined(__AVX2__) && LANES == 8
 typedef char C16 __attribute__((vector_size(16)));
 typedef int64_t L2 __attribute__((vector_size(16)));
@@ -162,13 +162,22 @@ INLINE C16 eight_bytes(const void* p) {
     return (C16)L2{bytes, 0};
 }
 INLINE V widened(const int8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovsxbd256(eight_bytes(p)), V); }
-INLINE V widened(const uint8_t* p) { return __builtin_convertvector((I)__builtin_ia32_pmovzxbd256(eight_bytes(p)), V); }
+INLINE I integers(const uint8_t* p) { return (I)__builtin_ia32_pmovzxbd256(eight_bytes(p)); }
 #else
+INLINE I integers(const uint8_t* p) {
+    I v;
+    for (int i = 0; i < LANES; i++) v[i] = p[i];
+    return v;
+}
 template <class T> INLINE V widened(const T* p) {
     V v;
     for (int i = 0; i < LANES; i++) v[i] = p[i];
     return v;
 }
+#endif
+
+#if LANES >= 8 && defined(__AVX2__)
+INLINE V widened(const uint8_t* p) { return __builtin_convertvector(integers(p), V); }
 #endif
 
 typedef float V4 __attribute__((vector_size(16)));
