@@ -126,6 +126,24 @@ def test_a_scale_for_each_group_is_multiplied_in_a_kernel_before(name, dtype):
     assert (artifact.kernels, len(artifact.externs)) == (1, 1)
 
 
+def expanded(x, w, scale):
+    return scaled_before(x[:1].expand(4, K), w, scale)
+
+
+def afterwards_a_sum(x, w, scale):
+    y = scaled_before(x, w, scale)
+    return y.softmax(-1), y.float().cumsum(0), y.argmax(-1)
+
+
+@interpreted
+@pytest.mark.parametrize("program", [expanded, afterwards_a_sum])
+def test_what_surrounds_it(program):
+    """Equal rows stay with the library: their matmul has no rows of its own."""
+    _, (x, w, scale) = operands("scaled before", torch.bfloat16, 4)
+    result = checked(program, x, w, scale)
+    assert len(matmuls(result)[0]) == (program is not expanded)
+
+
 @interpreted
 def test_a_new_number_of_rows():
     _, (x, w, scale) = operands("scaled afterwards", torch.bfloat16, 7)

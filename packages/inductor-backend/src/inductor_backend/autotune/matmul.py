@@ -4,14 +4,14 @@ Runs on an inlined program; turns the chosen matmuls into loops and fills `block
 the tiles of the other kernels.) In max-autotune a matmul becomes a generated kernel only where, on
 this device and at the captured sizes, its kernel is faster than the operator followed by a kernel
 for the fused epilogue; in the other modes, where it reads a narrow weight
-(`schedule/narrow_weights.py`). float32 matmuls qualify only where torch allows TF32; a graph with such matmuls
-is recompiled when that setting changes.
+(`schedule/narrow_weights.py`). float32 matmuls qualify only where torch allows TF32; a graph with
+such matmuls is recompiled when that setting changes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,20 +51,48 @@ def choose_matmuls(c: Compilation) -> None:
     """Rewrites the matmuls that generated kernels are to compute."""
     if not c.options.fuse:
         return
-    if tuned(c):
-        c.blocks |= _measured(c)
-    else:
-        names = matmuls_of_narrow_weights(c.program, c.sizes)
-        c.blocks |= {name: few_rows(_rows(c, name)) for name in names}
+    c.blocks |= _measured(c) if tuned(c) else _of_narrow_weights(c)
     if c.blocks:
         c.program, _ = matmuls_as_loops(c.program, c.sizes, tuple(c.blocks))
         inline(c.program, gpu=not tuned(c))
 
 
-def _rows(c: Compilation, name: str) -> int:
-    (call,) = (node for node in c.program.nodes if node.name == name)
-    assert isinstance(call, ExternNode)
-    return c.sizes.hint(call.args[-2].layout.sizes[-2])
+def _of_narrow_weights(c: Compilation) -> dict[str, Blocks]:
+    """Returns the calls that read narrow weights, and their blocks."""
+    names = matmuls_of_narrow_weights(c.program, c.sizes)
+    if not names:
+        return {}
+    trial, _ = matmuls_as_loops(c.program, c.sizes, names)
+    inline(trial, gpu=True)
+    result = {}
+    for group, needed in _matmul_groups(c, trial):
+        rows, name = group.loops[0].sizes[-3], group.loops[0].name
+        blocks = few_rows(c.sizes.hint(rows))
+        try:
+            matmul_kernel(trial, _body(c, trial, group, needed), c.sizes, blocks)
+            result[name] = blocks
+        except BackendError as error:
+            logger().debug("%s stays an operator: %s", name, error)
+    return result
+
+
+def _matmul_groups(
+    c: Compilation, trial: LoopProgram
+) -> Iterator[tuple[Group, Callable[[str], bool]]]:
+    """Yields the groups of matmuls, and which of their results others read."""
+    plan = Fusion(trial, c.sizes).run()
+    for group, needed in readers_outside(trial, plan.groups):
+        if group.loops and group.loops[0].is_matmul:
+            yield group, needed
+
+
+def _body(
+    c: Compilation, trial: LoopProgram, group: Group, needed: Callable[[str], bool]
+) -> KernelBody:
+    assert group.domain is not None
+    return kernel_body(
+        trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True
+    )
 
 
 def _measured(c: Compilation) -> dict[str, Blocks]:
@@ -75,16 +103,14 @@ def _measured(c: Compilation) -> dict[str, Blocks]:
     if not names:
         return {}
     inline(trial)
-    plan = Fusion(trial, c.sizes).run()
     choices = []
-    for group, needed in readers_outside(trial, plan.groups):
-        if group.loops and group.loops[0].is_matmul:
-            call = calls[group.loops[0].name]
-            try:
-                choices.append((call, *_possible(c, trial, group, needed, call)))
-            # e.g. an operand that is broadcast along the outer dimension
-            except BackendError as error:
-                logger().debug("%s stays an operator: %s", call.name, error)
+    for group, needed in _matmul_groups(c, trial):
+        call = calls[group.loops[0].name]
+        try:
+            choices.append((call, *_possible(c, trial, group, needed, call)))
+        # e.g. an operand that is broadcast along the outer dimension
+        except BackendError as error:
+            logger().debug("%s stays an operator: %s", call.name, error)
     build_all(c, [choice for _, _, choice in choices])
     chosen = {call.name: tried.get(choose(c, choice)) for call, tried, choice in choices}
     return {name: blocks for name, blocks in chosen.items() if blocks is not None}
@@ -134,10 +160,7 @@ def _possible(
 ) -> tuple[dict[str, Blocks], TunedChoice]:
     """Returns the blocks to try, by name, and the choice between their kernels and the operator.
     Raises BackendError where there is no candidate."""
-    assert group.domain is not None
-    body = kernel_body(
-        trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True
-    )
+    body = _body(c, trial, group, needed)
     tried = {str(blocks): blocks for blocks in _candidates(c, trial, body)}
     if not tried:
         raise BackendError("inductor", "matmul", "it is smaller than any block")
