@@ -198,6 +198,22 @@ def test_a_number_that_bfloat16_rounds_is_no_zero(zero, read):
     assert_as_accurate(tracer_core.compile(project)(x), project(x), project(x.double()))
 
 
+@pytest.mark.parametrize(("zero", "read"), [(128, True), (129, False), (0, True), (-1, False)])
+def test_a_number_that_wraps_signed_bytes_is_no_zero(zero, read):
+    """Differences of integers of 4 bits and up to 128 are integers of 8 bits. At the size of a projection
+    of a real model."""
+    torch.manual_seed(0)
+    packed, scale = integers(2048, 512, torch.uint8), torch.rand(2048, 1) / 64
+    x = torch.randn(2, 1024)
+
+    def project(x, packed):
+        pairs = torch.stack((packed & 15, packed >> 4), -1).view(2048, 1024)
+        return F.linear(x, (pairs.to(torch.int8) - zero).to(x.dtype) * scale)
+
+    assert ("nibbles(" in text_of(project, x, packed)) == read
+    check(tracer_core.compile(project), project, x, packed)
+
+
 def test_other_arithmetic():
     """Differences of integers of 8 bits are integers of 8 bits; the rest stays as it is."""
     q, zero, terms = integers(24, 64), integers(24, 1), torch.rand(64)

@@ -126,6 +126,23 @@ def test_a_scale_for_each_group_is_multiplied_in_a_kernel_before(name, dtype):
     assert (artifact.kernels, len(artifact.externs)) == (1, 1)
 
 
+@interpreted
+@pytest.mark.parametrize(("rows", "converts"), [(32, True), (33, False)])
+def test_a_projection_of_a_real_model(rows, converts):
+    """2,048 to 1,024 features, with as many rows as a block has, and one more."""
+    x, w, scale = R(rows, 2048).bfloat16(), int8(1024, 2048), R(1024).bfloat16()
+    result = checked(scaled_before, x, w, scale)
+    assert len(matmuls(result)[0]) == converts
+
+
+@interpreted
+@pytest.mark.parametrize(("columns", "converts"), [(256, True), (255, False)])
+def test_a_weight_of_65_536_elements(columns, converts):
+    x, w, scale = R(4, K).bfloat16(), int8(columns, K), R(columns).bfloat16()
+    result = checked(scaled_before, x, w, scale)
+    assert len(matmuls(result)[0]) == converts
+
+
 def expanded(x, w, scale):
     return scaled_before(x[:1].expand(4, K), w, scale)
 

@@ -248,10 +248,10 @@ class _Memory:
             if program.buffers[name].kind is BufferKind.INPUT and name not in written
         ]
         count = _copies(sum(self.storage(name).nbytes for name in inputs), c.target.device)
-        #: Copies of the inputs, which successive launches read.
-        self.copies = [
-            {name: self.storage(name).clone() for name in inputs} for _ in range(count - 1)
-        ]
+        #: The inputs, first none of them, that successive launches read in place of `storages`.
+        self.copies: list[dict[str, torch.Tensor]] = [{}]
+        for _ in range(count - 1):
+            self.copies.append({name: self.storage(name).clone() for name in inputs})
 
     def storage(self, name: str) -> torch.Tensor:
         if name not in self.storages:
@@ -266,6 +266,9 @@ class _Memory:
             self.storages[name] = result
         return self.storages[name]
 
+    def _tensor(self, name: str, copy: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return copy[name] if name in copy else self.storage(name)
+
     def candidates(
         self, kernels: Mapping[str, TritonKernel], function: str = ""
     ) -> dict[str, Callable[[], None]]:
@@ -273,22 +276,23 @@ class _Memory:
         described = specifications(self.c, kernels, function)
         for name, kernel in measurement.loaded(described, self.c.target.device).items():
             written, hint = kernels[name], self.c.sizes.hint
-            tensors = {pointer: self.storage(pointer) for pointer in written.pointers}
             matrices = [
                 (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride)
                 for m in written.matrices
             ]
-            launches = [
-                measurement.launch(
-                    kernel,
-                    described[name][1],
-                    [*({**tensors, **copy}[pointer] for pointer in written.pointers),
-                     *map(hint, written.sizes)],
-                    matrices,
-                    self.c.target.device,
+            sizes = list(map(hint, written.sizes))
+            launches = []
+            for copy in self.copies:
+                arguments = [self._tensor(pointer, copy) for pointer in written.pointers]
+                launches.append(
+                    measurement.launch(
+                        kernel,
+                        described[name][1],
+                        [*arguments, *sizes],
+                        matrices,
+                        self.c.target.device,
+                    )
                 )
-                for copy in ({}, *self.copies)
-            ]  # fmt: skip
             candidates[name] = _alternating(launches)
         return candidates
 
@@ -299,10 +303,7 @@ class _Memory:
                 rest()
 
         return _alternating(
-            [
-                partial(run, [self._operand(value, copy) for value in call.args])
-                for copy in ({}, *self.copies)
-            ]
+            [partial(run, [self._operand(arg, copy) for arg in call.args]) for copy in self.copies]
         )
 
     def _operand(self, value: Any, copy: Mapping[str, torch.Tensor]) -> Any:
@@ -310,8 +311,7 @@ class _Memory:
         if isinstance(value, Strided):
             layout = value.layout
             sizes, strides = layout_hint(self.c, layout)
-            name = self.program.buffers[value.buffer].storage
-            storage = copy[name] if name in copy else self.storage(name)
+            storage = self._tensor(self.program.buffers[value.buffer].storage, copy)
             return storage.as_strided(sizes, strides, hint(layout.offset))
         if isinstance(value, (list, tuple)):
             return [self._operand(element, copy) for element in value]

@@ -32,7 +32,7 @@ from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
 from inductor_backend.schedule.fusion_legality import Domain
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.matmul_loops import matmuls_as_loops
-from inductor_backend.schedule.narrow_weights import matmuls_of_narrow_weights
+from inductor_backend.schedule.narrow_weights import narrow_weights
 from inductor_backend.torch_private import tf32_allowed
 from tracer_core.plugin_api import BackendError, logger
 
@@ -58,15 +58,19 @@ def choose_matmuls(c: Compilation) -> None:
 
 
 def _of_narrow_weights(c: Compilation) -> dict[str, Blocks]:
-    """Returns the calls that read narrow weights, and their blocks."""
-    names = matmuls_of_narrow_weights(c.program, c.sizes)
-    if not names:
+    """Returns the calls whose weights are converted in their kernels and nowhere else, and their
+    blocks."""
+    weights = narrow_weights(c.program, c.sizes)
+    if not weights:
         return {}
-    trial, _ = matmuls_as_loops(c.program, c.sizes, names)
+    trial, _ = matmuls_as_loops(c.program, c.sizes, tuple(weights))
     inline(trial, gpu=True)
+    stored = {name for node in trial.nodes for name in node.writes}
     result = {}
     for group, needed in _matmul_groups(c, trial):
         rows, name = group.loops[0].sizes[-3], group.loops[0].name
+        if weights[name] in stored:
+            continue
         blocks = few_rows(c.sizes.hint(rows))
         try:
             matmul_kernel(trial, _body(c, trial, group, needed), c.sizes, blocks)

@@ -128,19 +128,23 @@ def _weight(node: Any, dtype: torch.dtype) -> _Weight | None:
     if not (isinstance(rows, int) and isinstance(columns, int) and rows and columns):
         return None
     numbers: dict[str, tuple[Any, int]] = {}
-    alone = (None, rows * columns)
+
+    def weight_of(integers: Node, nibbles: int) -> _Weight:
+        alone = (None, rows * columns)
+        scale, zero = (numbers.get(name, alone) for name in ("scale", "zero"))
+        return _Weight(integers, (rows, columns), transposed, scale, zero, nibbles)
+
     while (value := _tensor(node)) is not None:
         source: Any = node.args[0] if node.args else None
         if node.target is aten._to_copy.default and set(node.kwargs) == {"dtype"}:
             before = source.meta["val"].dtype
             if before in INTEGERS:
                 integers, nibbles, first_zero = _integers(source)
-                if first_zero is not None and "zero" in numbers:
-                    return None
                 if first_zero is not None:
+                    if "zero" in numbers:
+                        return None
                     numbers["zero"] = first_zero, rows * columns
-                scale, zero = (numbers.get(name, alone) for name in ("scale", "zero"))
-                return _Weight(integers, (rows, columns), transposed, scale, zero, nibbles)
+                return weight_of(integers, nibbles)
             if before.is_floating_point and not value.dtype.is_floating_point:
                 return None
         elif node.target in _ARITHMETIC and not node.kwargs:
@@ -157,9 +161,7 @@ def _weight(node: Any, dtype: torch.dtype) -> _Weight | None:
                 return None
             numbers[name] = other, run
         elif (packed := _nibbles(node)) is not None:
-            integers, nibbles = packed
-            scale, zero = (numbers.get(name, alone) for name in ("scale", "zero"))
-            return _Weight(integers, (rows, columns), transposed, scale, zero, nibbles)
+            return weight_of(*packed)
         elif node.target not in _RESHAPES:
             return None
         if value.dtype not in (torch.float32, dtype) and value.dtype not in _WIDE_INTEGERS:
@@ -282,8 +284,6 @@ def _matmul(editor: Editor, node: Node, rounds_all: bool) -> None:
     *added, x, matrix = node.args
     value = _tensor(x)
     assert value is not None
-    if not reads_integers(hint(value.shape[0]), value.dtype):
-        return
     weight = _weight(matrix, value.dtype)
     if weight is None or not weight.is_supported:
         return

@@ -6,15 +6,11 @@ converted copy has. (One row times a matrix is a loop anyway: `lowering/matmul.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, LoopProgram, Node, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.kernels import unaligned_gemm
-from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.matmul_loops import matmuls_as_loops
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
@@ -31,28 +27,18 @@ _MATMULS = frozenset(
 _DTYPES = frozenset((torch.bfloat16, torch.float16))
 
 
-def matmuls_of_narrow_weights(program: LoopProgram, sizes: SizeVars) -> tuple[str, ...]:
-    """Returns the names of the calls. Each weight is read by such calls alone, and its loop can be
-    computed in their kernels."""
-    possible = dict(_possible(program, sizes))
-    if not possible:
-        return ()
-    trial, names = matmuls_as_loops(program, sizes, tuple(possible))
-    inline(trial, gpu=True)
-    stored = {name for node in trial.nodes for name in node.writes}
-    return tuple(name for name in names if possible[name] not in stored)
-
-
-def _possible(program: LoopProgram, sizes: SizeVars) -> Iterator[tuple[str, str]]:
-    """Yields calls, and the buffers of their weights."""
+def narrow_weights(program: LoopProgram, sizes: SizeVars) -> dict[str, str]:
+    """Returns the names of calls that may convert their weight, and the buffers of the weights."""
     writers = {name: node for node in program.nodes for name in node.writes}
+    result = {}
     for node in program.nodes:
         if not isinstance(node, ExternNode) or node.target not in _MATMULS:
             continue
         *_, rows, weight = node.args
         few = 2 <= sizes.hint(rows.layout.sizes[-2]) <= MAX_ROWS
         if few and _is_narrow(program, sizes, weight, writers.get(weight.buffer)):
-            yield node.name, weight.buffer
+            result[node.name] = weight.buffer
+    return result
 
 
 def _is_narrow(program: LoopProgram, sizes: SizeVars, weight: Strided, writer: Node | None) -> bool:
