@@ -43,6 +43,7 @@ ELSEWHERE: dict[str, str] = {
     "MAX_WARMUP_ROUNDS": "background/test_warmup.py::test_arguments_that_never_settle_are_an_error",
     "MAX_WRONG_ENTRIES": "storage/test_fleet.py::test_noise_is_not_asked_for_again",
     "MIN_CALLS_OF_A_SIZE": "triton_kernels/test_captured.py::test_sizes_that_change_are_not_recorded_at_once",
+    "MIN_EQUAL_OUTCOMES": "execution/test_branch_prediction.py::test_too_few_outcomes_are_not_predicted",
     "MIN_EQUAL_PROFILES": "fx_capture/test_profiled_branches.py::test_branches_that_go_both_ways_are_not_expected",
     "MIN_FREE_MEMORY": "cudagraphs/test_pacing.py::test_not_recorded_where_memory_is_short",
     "MIN_KEY_BYTES": "storage/test_fleet.py::test_wrong_settings_are_errors_of_compile",

@@ -79,8 +79,9 @@ class Misplaced(Exception):
 class CapturedGraph:
     """Mutable: one captured CUDA graph. places: `run` says where its results are allocated
     (`pool_assignment`). used: tick of the last replay. closed: thrown away. nbytes: of its memory.
-    place: see `CapturePlan.place`. streamed: `record_stream` was called on a kept result, whose
-    memory may then be in use after its last owner is gone."""
+    place: see `CapturePlan.place`. loaded: the inputs that the buffers hold before a replay.
+    streamed: `record_stream` was called on a kept result, whose memory may then be in use after
+    its last owner is gone."""
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class CapturedGraph:
         self.used = next(state.ticks)
         self.closed = self.streamed = False
         self._state = state
+        self.loaded: list[Any] | None = None
         self._where: Where | None = None  # of the last replay whose results stayed
         self._buffers = [buffer_like(inputs[index]) for index in plan.copied]
         items = list(inputs)
@@ -224,6 +226,19 @@ class CapturedGraph:
                 return self._replay(inputs)
         return self._replay(inputs)
 
+    def load(self, inputs: list[Any]) -> None:
+        """Copies inputs to the buffers ahead of the `replay` with this very list. The caller holds the
+        lock and has checked `matches`."""
+        self._state.order(self._where)
+        self._load(inputs)
+        self.loaded = inputs
+
+    def _load(self, inputs: list[Any]) -> None:
+        if self._buffers:
+            with torch.no_grad():
+                sources = [inputs[index] for index in self.plan.copied]
+                torch_private.copy_all(self._buffers, sources)
+
     def _replay(self, inputs: list[Any]) -> list[Any]:
         state = self._state
         self.used = next(state.ticks)
@@ -232,8 +247,9 @@ class CapturedGraph:
             self._in_pool
         ):  # the stream of the replay before may still be reading that replay's results
             self._where = where
-        if self._buffers:
-            torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
+        if self.loaded is not inputs:
+            self._load(inputs)
+        self.loaded = None
         self._graph.replay()
         for check in self._checks:
             check()

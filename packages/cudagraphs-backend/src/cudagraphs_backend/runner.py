@@ -30,7 +30,15 @@ from cudagraphs_backend.moving_inputs import RESTLESS, MovingInputs
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.policy import CapturePolicy, GraphEntry, Verdicts
 from cudagraphs_backend.state import DeviceState
-from tracer_core.plugin_api import CompileSpec, Phase, RunFunction, logger, stage
+from tracer_core.plugin_api import (
+    CompileSpec,
+    Phase,
+    RunFunction,
+    commit,
+    is_predicted,
+    logger,
+    stage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,23 @@ class GraphedRunner:
         self._streamed = False
         _runners[id(self)] = self
 
+    #: It loads a CUDA graph's buffers before a predicted branch is known.
+    commits = True
+
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        return self._prepared(inputs) if is_predicted() else self._called(inputs)
+
+    def _prepared(self, inputs: list[Any]) -> Sequence[Any]:
+        """Calls with what can be done before a predicted branch is known done before."""
+        graph = self._loaded(inputs)
+        try:
+            commit()
+            return self._called(inputs)
+        finally:
+            if graph is not None:
+                graph.loaded = None
+
+    def _called(self, inputs: list[Any]) -> Sequence[Any]:
         if self._device.capturing():
             return self._run(inputs)
         key = self._key(inputs)
@@ -136,6 +160,21 @@ class GraphedRunner:
                     entry.replays += 1
                     return graph.replay(inputs)
         return self._run_without_graph(key, inputs)
+
+    def _loaded(self, inputs: list[Any]) -> CapturedGraph | None:
+        """Returns the CUDA graph that a call with these inputs replays, its buffers loaded; None where
+        it is not captured yet."""
+        if self._device.capturing():
+            return None
+        with self._lock:
+            entry = self._entries.get(self._key(inputs))
+            recordings = () if entry is None else tuple(entry.recordings)
+            fitting = [graph for graph in recordings if not graph.closed and graph.matches(inputs)]
+            if not fitting:
+                return None
+            graph = next((graph for graph in fitting if graph.free()), fitting[0])
+            graph.load(inputs)
+            return graph
 
     def _key(self, inputs: list[Any]) -> Any:
         """Returns what a CUDA graph depends on beside addresses: sizes, scalars, and the settings

@@ -310,6 +310,13 @@ MAX_PROFILED_OUTCOMES = LIMITS.add(
     unit="branches on data in one call",
     beyond="The call does not count in the branch profile: it is a loop.",
 )
+MIN_EQUAL_OUTCOMES = LIMITS.add(
+    "MIN_EQUAL_OUTCOMES",
+    4,
+    unit="executions in a row of a branch on a GPU's tensor that went one way",
+    beyond="With fewer, the host waits for the tensor before it prepares what follows.",
+    seen="a profile: the wait stands before the next graph's preparation",
+)
 MIN_EQUAL_PROFILES = LIMITS.add(
     "MIN_EQUAL_PROFILES",
     6,

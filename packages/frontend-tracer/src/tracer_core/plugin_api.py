@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracer_core.bytecode.branch_prediction import commit, is_predicted
 from tracer_core.contract.backend import (
     API_VERSION,
     CAPTURING_MODES,
@@ -124,7 +125,7 @@ __all__ = [
     "NumberSupport", "ParameterSupport", "ShapeSupport", "Training", "hookimpl", "resolve",
     # the call of a backend
     "CompileSpec", "InputSpec", "OutputSpec", "Phase", "Role", "RunFunction", "Runner",
-    "SizeSpec",
+    "SizeSpec", "commit", "is_predicted",
     # keys in the `meta` of nodes
     "DECOMPOSED", "OFFSETS_IN_WINDOWS",
     # errors

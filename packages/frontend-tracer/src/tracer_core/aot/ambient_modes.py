@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.branch_prediction import committing
 from tracer_core.contract.runner import RunFunction
 
 
@@ -25,7 +26,7 @@ def inside(context: Callable[[], Any], run: RunFunction) -> RunFunction:
         with context():
             return run(inputs)
 
-    return run_inside
+    return committing(run_inside, run)
 
 
 def uncast(device: torch.device, run: RunFunction) -> RunFunction:

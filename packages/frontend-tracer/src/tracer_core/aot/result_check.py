@@ -16,6 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.first_call import FirstCall
+from tracer_core.bytecode.branch_prediction import committing
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError
@@ -155,7 +156,7 @@ def checked(
     def call(inputs: list[Any]) -> Sequence[Any]:
         return target(inputs)
 
-    return call
+    return committing(call, run)
 
 
 def _history(value: Any) -> Any:

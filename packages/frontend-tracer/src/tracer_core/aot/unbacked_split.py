@@ -30,6 +30,7 @@ from tracer_core.aot.writes_across_parts import (
     memory_of,
     without_history,
 )
+from tracer_core.bytecode.branch_prediction import commit, commits, committing
 from tracer_core.contract.captured_graph import APART, MARK, ORDERED, CapturedGraph
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
@@ -81,6 +82,14 @@ def _or_eagerly(run: RunFunction, part: CapturedGraph, apart: Sequence[int]) -> 
     return call
 
 
+def _after_commit(run: RunFunction) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        commit()
+        return run(list(args))
+
+    return call
+
+
 def _is_like(value: Any, fake: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not isinstance(fake, torch.Tensor):
         return type(value) is type(fake)
@@ -102,12 +111,16 @@ def _only_where_inputs_begin(values: Sequence[Any], everything: Sequence[Any]) -
 
 
 class UnbackedSplit:
-    """One split. Mutable. build(captured): compiles a subgraph."""
+    """One split. Mutable. build(captured): compiles a subgraph. prepares: the operators before the
+    first subgraph have no effect, so that they may run before a predicted branch is known."""
 
     def __init__(
-        self, captured: CapturedGraph, build: Callable[[CapturedGraph], RunFunction]
+        self,
+        captured: CapturedGraph,
+        build: Callable[[CapturedGraph], RunFunction],
+        prepares: bool = False,
     ) -> None:
-        self.captured, self.build = captured, build
+        self.captured, self.build, self.prepares = captured, build, prepares
         self.graph = captured.gm.graph
         self.outer = torch.fx.Graph()
         self.copies: dict[torch.fx.Node, Any] = {}
@@ -146,7 +159,8 @@ class UnbackedSplit:
         self._flush()
         self.outer.node_copy(output, self.copies.__getitem__)
         gm = torch.fx.GraphModule(torch.nn.Module(), self.outer, class_name="AtDataSizes")
-        return graph_function(gm)
+        run = graph_function(gm)
+        return committing(run) if self.prepares and self.count else run
 
     def _place(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
@@ -272,6 +286,8 @@ class UnbackedSplit:
         def call(*args: Any) -> Any:
             return run(list(args))
 
+        if self.prepares and not commits(run):
+            call = _after_commit(run)
         call.__name__ = call.__qualname__ = name
         return call
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.branch_prediction import Mispredicted, committing
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of
@@ -28,21 +29,15 @@ def versions_counted(
     if not spec.mutations:
         return run
     mutations = spec.mutations
-    if early is None:
+    before = [early is None or index in early for index in mutations]
 
-        def call(inputs: list[Any]) -> Sequence[Any]:
-            # before the call: a runner may clear the list that it gets
-            torch.autograd.graph.increment_version([inputs[index] for index in mutations])
-            return run(inputs)
-
-        return call
-
-    before = [index in early for index in mutations]
-
-    def call_knowing(inputs: list[Any]) -> Sequence[Any]:
-        written = [inputs[index] for index in mutations]
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        written = [inputs[index] for index in mutations]  # a runner may clear the list
         try:
             return run(inputs)
+        except Mispredicted:
+            written = []
+            raise
         except Exception as error:
             # which any allocation may raise, after any of the writes
             if not torch_private.is_out_of_memory(error):
@@ -51,7 +46,7 @@ def versions_counted(
         finally:
             torch.autograd.graph.increment_version(written)
 
-    return call_knowing
+    return committing(call, run)
 
 
 def reshapes_counted(run: RunFunction, graph: torch.fx.Graph) -> RunFunction:

@@ -188,7 +188,9 @@ def _sized_apart(
     if sized is None:
         return None
     try:
-        run = UnbackedSplit(sized, lambda part: _part(part, config, max_outlined).run).runner()
+        run = UnbackedSplit(
+            sized, lambda part: _part(part, config, max_outlined).run, prepares=True
+        ).runner()
     except LoweringUnsupported:
         return None
     return CompiledGraph(run)

@@ -25,6 +25,7 @@ from tracer_core.execution.call import BreakKey, Call, StartKey
 from tracer_core.execution.capture import capturer
 from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.guarded_cache import GuardedCache
+from tracer_core.execution.entry.predicted_region import run_predicted
 from tracer_core.execution.entry.regions import Region
 from tracer_core.execution.entry.resume_function import (
     GRAPH_RAISED,
@@ -138,6 +139,18 @@ class Activation:
             if continuation.resume_function is HOOK_RAISED:
                 return _raise_in(exit, state, continuation.taken())
             n_direct = 0 if continuation.resume_function.follows_graph else n_direct + 1
+            if continuation.resume_function.outcomes.is_predictable():
+                predicted = run_predicted(continuation)
+                if predicted is not None:
+                    exit, state, result = predicted
+                    if watch is not None:
+                        watch.begin(exit.region)
+                    if type(result) is not Continuation:
+                        if watch is not None:
+                            self._speculate(watch)
+                        return result
+                    continuation = result
+                    continue
             asked = watch is not None and watch.ask(continuation)
             state = ()  # what the program has dropped must be able to die in the next instruction
             not_raised = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from tracer_core.debug.gc_pause import give_back_free_memory
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import recording
 from tracer_core.errors import GraphBreakError, TracerError
-from tracer_core.execution.call import Call
+from tracer_core.execution.call import Call, StartKey
 from tracer_core.execution.capture.result import Abandoned, Captured, UserError
 from tracer_core.execution.capture_lock import STATE
 from tracer_core.execution.entry.guarded_cache import EntryFunction, GuardedCache
@@ -164,10 +165,11 @@ def _traced(
     speculation = Speculation(cache.specializations.speculates and runtime.may_speculate())
     has_assumptions = bool(cache.specializations.outcomes)
     name = f"graph_{next(_graph_numbers)}"
+    writer = functools.partial(EntryBuilder, behind_break=not isinstance(cache.key, StartKey))
     try:
         with STATE.tracing(), recording(runtime.owner()), torch_private.unshielded():
             record = capture(
-                EntryBuilder, start, state, runtime.config, cache.specializations, name, runtime.eager_codes,
+                writer, start, state, runtime.config, cache.specializations, name, runtime.eager_codes,
                 runtime.answers, speculation,
             )  # fmt: skip
         give_back_free_memory()

@@ -45,8 +45,11 @@ class EntryBuilder:
         config: CompileConfig,
         settings: torch_private.TorchState,
         name: str,
+        behind_break: bool = False,
     ) -> None:
+        """behind_break: the region begins at a graph break, whose branch may be predicted."""
         self.tracer, self.settings, self.name = tracer, settings, name
+        self.behind_break = behind_break
         self.entry = CacheEntry(tracer.provenance, state)
         self.graph = TraceGraph(tracer, config, name)
         self.state = StateAtExit(tracer, self.entry, self.graph)
@@ -67,12 +70,19 @@ class EntryBuilder:
             if runner is not None:
                 call = GraphCall(tracer, entry, self.graph, self.state)
                 lines, inputs = entry.graph_inputs([item.source for item in tracer.recorder.inputs])
-                entry.body += [*lines, *call.drop_gradients(), *call.lines(inputs, runner)]
+                dropped = call.drop_gradients()
+                entry.body += [*lines, *self._commit("None" if dropped else "graph"), *dropped]
+                entry.body += call.lines(inputs, runner)
+            else:
+                entry.body += self._commit("None")
             entry.body += [*state.rebuilder.lines, *state.effects, *state.rebuilder.late_lines]
             entry.body += [*state.settings(), state.result]
             captured = self._captured(runner, gm, record)
             stage_record.text = captured.text
         return captured
+
+    def _commit(self, run: str) -> list[str]:
+        return [f"commit_region(S, {run})"] if self.behind_break else []
 
     def forget(self) -> None:
         """Breaks the reference cycles between the parts: see `Tracer.forget`."""
@@ -85,6 +95,8 @@ class EntryBuilder:
         entry, tracer = self.entry, self.tracer
         settings = settings_checks(self.settings, entry.constants.text)
         text = entry.text(settings, tracer.side_effects.locks)
+        if self.behind_break and not tracer.side_effects.locks:
+            text += "entry.commits = True\n"
         graph = None if runner is None else runner.run
         namespace = {**runtime_namespace(text), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)

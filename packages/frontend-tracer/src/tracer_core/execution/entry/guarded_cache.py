@@ -164,6 +164,11 @@ class GuardedCache:
         #: closed region a `RecompileLimitReached`.
         self.hot: EntryFunction | None = None
 
+    def hot_entry(self, state: Any) -> EntryFunction | None:
+        """Returns the entry that `run` tries first."""
+        root = self if self._at is None else self._roots.get(id(state[self._at]), self)
+        return root.hot
+
     def run(self, state: Any) -> Any:
         """Returns the result of the entry whose guards hold, or MISS."""
         root = self if self._at is None else self._roots.get(id(state[self._at]), self)

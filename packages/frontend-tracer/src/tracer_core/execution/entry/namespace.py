@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.branch_prediction import commit_region
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
@@ -129,7 +130,7 @@ def runtime_namespace(text: str) -> dict[str, Any]:
         **{name: getattr(importlib.import_module(module), name)
            for name, module in _SELDOM.items() if name in text},
         "watch_tensors": watch_tensors, "call_from": call_from, "calling_code": calling_code,
-        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Continuation": Continuation,
+        "commit_region": commit_region, "MISS": MISS, "NULL": NULL, "Checked": Checked, "Continuation": Continuation,
         "GRAPH_RAISED": GRAPH_RAISED, "AssertionFailed": AssertionFailed, "partial": partial, "sys": sys, "math": math,
         "payload": payload,
         "TracerError": TracerError,

@@ -19,6 +19,7 @@ from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from tracer_core.bytecode.branch_prediction import Outcomes, Prediction
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
@@ -81,6 +82,9 @@ class ResumeFunction:
     ) -> None:
         self.layouts, self.raises, self.follows_graph = layouts, raises, follows_graph
         self.run: Callable[[Continuation], tuple[Exit | None, Any]] = self._counted
+        #: How the branch at the break went, where it is one and follows a tensor.
+        self.outcomes = Outcomes()
+        self._predicting: Callable[[Any, bool], Any] | None = None
         self._exits: dict[Any, Exit] = {}
         self._runs = int(stored)
 
@@ -89,16 +93,28 @@ class ResumeFunction:
         code, ip = self.layouts[-1].code, self.layouts[-1].ip
         return break_row(f"{code.co_filename}:{decode(code).lines[ip] or code.co_firstlineno}")
 
+    def predict(self, continuation: Continuation) -> tuple[Exit, Prediction] | None:
+        """Returns the exit of the likely outcome, and the prediction that it is; None where the break
+        is no branch on a tensor that the host waits for."""
+        if self._predicting is None:
+            self._predicting = self._written(predicts=True) or _predicts_nothing
+        outcome = self.outcomes.outcome
+        result = self._predicting(continuation.values, outcome)
+        if result is None:
+            return None
+        (exit, state), condition = result
+        return exit, Prediction(condition, outcome, state, continuation)
+
+    def _written(self, predicts: bool) -> Callable[..., Any] | None:
+        from tracer_core.execution.entry.resume_hot_codegen import ResumeWriter  # heavy: few breaks
+
+        named = (self.interpret, self.failed, self.outcomes.note)
+        return ResumeWriter(self.layouts, self.exit, self.dropping, named, predicts).function()
+
     def _counted(self, continuation: Continuation) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
-            from tracer_core.execution.entry.resume_hot_codegen import (
-                ResumeWriter,  # heavy: few breaks
-            )
-
-            named = (self.interpret, self.failed)
-            written = ResumeWriter(self.layouts, self.exit, self.dropping, named)
-            self.run = (None if self.raises else written.function()) or self.interpret
+            self.run = (None if self.raises else self._written(predicts=False)) or self.interpret
         return self.interpret(continuation)
 
     def interpret(self, continuation: Continuation) -> tuple[Exit | None, Any]:
@@ -162,6 +178,10 @@ class ResumeFunction:
         if result is None:
             result = self._exits[layouts] = Exit(layouts)
         return result
+
+
+def _predicts_nothing(values: Any, outcome: bool) -> None:
+    return None
 
 
 def interpreter() -> RealMachine:

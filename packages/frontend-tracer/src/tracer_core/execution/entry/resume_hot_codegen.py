@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.branch_prediction import is_awaited
 from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, decode, queries_locals
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.generated_code import define
@@ -40,7 +41,7 @@ _REFERENCE_QUERIES = {reference.__name__: reference for reference in WEAK_REFERE
 class ResumeWriter:
     """Writes the source of one resume function. Used once. layouts: of the frames at the break.
     exit_at(layouts): the exit there. dropping(layouts): see `ResumeFunction.dropping`. named:
-    methods of the resume function that the text calls."""
+    functions that the text calls. predicts: see `predicting`."""
 
     def __init__(
         self,
@@ -48,17 +49,21 @@ class ResumeWriter:
         exit_at: Callable[[tuple[FrameLayout, ...]], Any],
         dropping: Callable[[tuple[FrameLayout, ...]], Any],
         named: Sequence[Callable[..., Any]],
+        predicts: bool = False,
     ) -> None:
+        self.predicts = predicts
         self.layouts, self.exit_at, self.layout = layouts, exit_at, layouts[-1]
         self.dropping = dropping
         self.code: Code = decode(self.layout.code)
         self.lines: list[str] = []
+        #: Name of the tensor whose truth is predicted.
+        self.condition = ""
         self.names: dict[str, Any] = {
             **{method.__name__: method for method in named}, **_FRAME_QUERIES, **_REFERENCE_QUERIES,
             "END": _END, "next": next, "type": type, "tuple": tuple, "len": len,
             "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED,
             "seen": end_is_seen, "CONTAINERS": _CONTAINERS, "must_outlive": must_outlive_variable,
-            "call_from": call_from,
+            "call_from": call_from, "bool": bool, "is_awaited": is_awaited,
         }  # fmt: skip
         self.count = 0
         #: Whether the frame is the outermost one, whose value is the activation's.
@@ -91,13 +96,22 @@ class ResumeWriter:
             position += present
         self.after = own[position:]
         path = _Path(self.layout.ip, stack, local, 1)
-        self.lines += ["def run(suspended):", f"    {', '.join(names)}, = suspended.values"]
+        inputs, values = (
+            ("values, outcome", "values") if self.predicts else ("suspended", "suspended.values")
+        )
+        self.lines += [f"def run({inputs}):", f"    {', '.join(names)}, = {values}"]
         watched = [f"seen({name})" for name in self._dead_names(names)]
         if watched:  # the object must die when its variable is set, not when this returns
             self.interpreted_if(" or ".join(watched), names)
-        if write is _first_call and (asks := _queries_machine(self, path)):
-            self.interpreted_if(asks, names)
-        self.lines.append("    suspended.values = ()")
+        if self.predicts:
+            condition = _condition(self, path)
+            if condition is None:
+                return None
+            self.lines.append(f"    if not ({condition}): return None")
+        else:
+            if write is _first_call and (asks := _queries_machine(self, path)):
+                self.interpreted_if(asks, names)
+            self.lines.append("    suspended.values = ()")
         write(self, path)
         text = "\n".join(self.lines) + "\n"
         title = f"resume {self.layout.code.co_qualname}:{self.layout.ip}"
@@ -106,6 +120,9 @@ class ResumeWriter:
     def interpreted_if(self, condition: str, names: list[str]) -> None:
         """Leaves the instruction to the machine if a condition holds; the variables then hold
         nothing."""
+        if self.predicts:
+            self.lines.append(f"    if {condition}: return None")
+            return
         self.lines += [f"    if {condition}:", f"        del {', '.join(names)}",
                        "        return interpret(suspended)"]  # fmt: skip
 
@@ -153,7 +170,12 @@ class ResumeWriter:
         return (*self.layouts[:-1], layout), f"({state},)"
 
     def at(self, path: _Path) -> str:
-        """Returns the text of (exit, state) at a path's instruction."""
+        """Returns the text of (exit, state) at a path's instruction; of a predicted branch, with the
+        condition after them."""
+        text = self._at_live(path)
+        return f"({text}), {self.condition}" if self.predicts else text
+
+    def _at_live(self, path: _Path) -> str:
         live = self.code.live[path.ip]
         layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
         simple = f"{self.constant(self.exit_at(layouts))}, {state}"
@@ -177,6 +199,9 @@ class ResumeWriter:
         layouts, state = self._at(path, tuple(sorted(path.local)))
         self.add(path, "try:")
         self.add(path, f"    {name} = {text}")
+        if self.predicts:
+            self.add(path, "except Exception: return None")
+            return name
         self.add(path, "except BaseException as error:")
         self.add(path, f"    return failed(error, {self.constant(layouts)}, {state})")
         return name
@@ -253,7 +278,12 @@ def _first_call(w: ResumeWriter, path: _Path) -> None:
     named = list(zip(names, values[split:], strict=True))
     text = "".join(f"{argument}, " for argument in arguments)
     keywords = ", ".join(f"{name!r}: {value}" for name, value in named)
-    result = w.risky(path, f"call_from(({w.callers()}), {function}, ({text}), {{{keywords}}})")
+    if w.predicts:
+        result = "outcome"
+    else:
+        result = w.risky(path, f"call_from(({w.callers()}), {function}, ({text}), {{{keywords}}})")
+        if len(values) == 1 and not names:
+            w.add(path, f"if {function} is bool: note({result})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
 
 
@@ -275,8 +305,27 @@ def _queries_machine(w: ResumeWriter, path: _Path) -> str:
     return " or ".join(f"{function} is {name}" for name in asks)
 
 
+def _condition(w: ResumeWriter, path: _Path) -> str | None:
+    """Returns the condition under which the breaking instruction reads the truth of a tensor that
+    the host waits for, and notes the tensor's name; None for other instructions."""
+    if w.code.names[path.ip] in BRANCHES:
+        w.condition = str(path.stack[-1])
+        return f"is_awaited({w.condition})"
+    if w.code.names[path.ip] != "CALL" or w.layout.kw_names:
+        return None
+    function, values = _called(w, path)
+    if len(values) != 1:
+        return None
+    w.condition = str(values[0])
+    return f"{function} is bool and is_awaited({w.condition})"
+
+
 def _first_jump(w: ResumeWriter, path: _Path) -> None:
-    is_false = w.risky(path, f"not {path.stack[-1]}")
+    if w.predicts:
+        is_false = "(not outcome)"
+    else:
+        is_false = w.risky(path, f"not {path.stack[-1]}")
+        w.add(path, f"note(not {is_false})")
     _branch(w, path, f"{is_false}" if "FALSE" in w.code.names[path.ip] else f"not {is_false}")
 
 
@@ -374,6 +423,9 @@ def _binary(w: ResumeWriter, path: _Path, arg: int) -> None:
 
 
 def _for_iter(w: ResumeWriter, path: _Path, arg: int) -> bool:
+    if w.predicts:  # a prediction takes nothing from an iterator
+        w.leave(path)
+        return True
     w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {w.at(path.rewound())}")
     path.seen.add(path.ip)
     _advance(w, path)
@@ -392,7 +444,7 @@ def _return_value(w: ResumeWriter, path: _Path, arg: Any) -> bool:
     if not w.returns:
         w.leave(path)
     else:
-        w.add(path, f"return None, {path.stack[-1]}")
+        w.add(path, "return None" if w.predicts else f"return None, {path.stack[-1]}")
     return True
 
 
