@@ -48,17 +48,17 @@ class Outcomes:
 
 class Prediction:
     """One predicted branch. Mutable. read: returns the truth of the tensor that decides. state: of the
-    region behind the predicted outcome. suspended: has the values at the branch, which it holds until
+    region behind the predicted outcome. continuation: has the values at the branch, which it holds until
     the prediction is right. is_right: None until the tensor is read. in_graph: the region has called
     its graph, which calls `commit`."""
 
-    __slots__ = ("read", "outcome", "state", "suspended", "is_right", "in_graph")
+    __slots__ = ("read", "outcome", "state", "continuation", "is_right", "in_graph")
 
     def __init__(
-        self, condition: torch.Tensor, outcome: bool, state: tuple[Any, ...], suspended: Any
+        self, condition: torch.Tensor, outcome: bool, state: tuple[Any, ...], continuation: Any
     ) -> None:
         self.read: Callable[[], bool] | None = read_ahead(condition)
-        self.outcome, self.state, self.suspended = outcome, state, suspended
+        self.outcome, self.state, self.continuation = outcome, state, continuation
         self.is_right: bool | None = None
         self.in_graph = False
 
@@ -74,7 +74,7 @@ class Prediction:
         if not self.is_right:
             raise Mispredicted
         CURRENT.prediction = None
-        self.suspended.values = ()
+        self.continuation.values = ()
 
 
 class _Current(threading.local):
