@@ -222,7 +222,7 @@ def test_threads_predict_apart(predictions):
 
 class Text(Writes):
     def write(self, ids, end):
-        while not bool((ids[:, -1] == end) | torch.full((1,), ids.shape[1] >= 30)):
+        while not bool((ids[:, -1] == end) | torch.full_like(ids[:, 0], ids.shape[1] >= 30).bool()):
             ids = self(ids)
         return ids
 
@@ -310,3 +310,43 @@ def test_a_finalizer_that_predicts_while_a_branch_is_awaited(predictions):
     assert len(results) == 36
     for result in results:
         assert_equal(result, in_place(torch.ones(3), 40.0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@torch.no_grad()
+def test_texts_on_a_gpu(mode, predictions):
+    """Sizes that grow, a CUDA graph that writes to a buffer, and ends that differ from text to text."""
+    eager, model = Text().cuda(), Text().cuda()
+    compiled = tracer_core.compile(model.write, mode=mode)
+    for call in range(8):
+        ids = (torch.arange(3 + call % 3)[None] + call).cuda()
+        for end in (999, 17, 40):
+            expected = eager.write(ids, end)
+            assert_equal(compiled(ids, end), expected)
+            torch.testing.assert_close(model.memory, eager.memory)
+    assert predictions.right > 40 and predictions.wrong
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loops_on_a_gpu(loop, predictions):
+    compiled = tracer_core.compile(loop)
+    side = torch.cuda.Stream()
+    for call in range(6):
+        x = torch.rand(5, dtype=torch.float64, device="cuda") + call + 1
+        own, target = x.clone(), 9.0 + 3 * call
+        torch.cuda.manual_seed(call)
+        expected = loop(x, target)
+        torch.cuda.manual_seed(call)
+        stream = side if call % 2 else torch.cuda.current_stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            actual = compiled(own, target)
+        torch.cuda.current_stream().wait_stream(stream)
+        if loop is with_random_numbers:  # the compiled loop's own numbers
+            assert (actual[0] > target).any()
+            continue
+        assert_equal(actual, expected)
+        assert_equal(own, x)
+    assert predictions.right > 5
