@@ -97,6 +97,7 @@ from tracer_core.torch_private.fakes import (
     fake_mode_of,
     fake_tensor_mode,
     fake_without_subclass,
+    forget_data_sizes,
     has_symbols,
     is_fake,
     is_fake_without_subclass,

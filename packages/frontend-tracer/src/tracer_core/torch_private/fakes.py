@@ -35,6 +35,12 @@ def fake_tensor_mode(shape_env: Any = None) -> Any:
     return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False)
 
 
+def forget_data_sizes(mode: Any) -> None:
+    """Makes later reads of a tensor's elements return new symbols: a write that bumped no version
+    may have changed what earlier ones returned."""
+    mode.epoch += 1
+
+
 def is_fake(value: Any) -> bool:
     """Returns whether `value` is a FakeTensor."""
     if isinstance(value, fake_class()):
