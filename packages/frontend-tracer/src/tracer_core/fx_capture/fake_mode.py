@@ -225,13 +225,16 @@ class Fakes:
     def was_written(self, fake: Any) -> bool:
         """Returns whether the fake of an input was, or may have been, mutated during the trace."""
         now = writes(fake)
-        if self.was_written_unseen(fake):
+        if self._unseen and torch_private.storage_id(fake) in self._unseen:
             return True
         return now is None or now != self._versions[id(fake)]
 
-    def was_written_unseen(self, fake: Any) -> bool:
-        """Returns whether the memory of a fake was mutated without a bump of its version."""
-        return bool(self._unseen) and torch_private.storage_id(fake) in self._unseen
+    def may_be_written_apart(self, fake: Any) -> bool:
+        """Returns whether an alias with a version counter of its own was, or may have been, mutated."""
+        if not self._own_versions or not self._unseen:
+            return False
+        at = torch_private.storage_id(fake)
+        return at in self._own_versions and at in self._unseen
 
     def any_was_written(self) -> bool:
         """Returns whether an input was, or may have been, mutated."""
