@@ -103,6 +103,7 @@ from tracer_core.torch_private.fakes import (
     is_fake_without_subclass,
     join_storage,
     leave_modes,
+    meta_failures_unlogged,
     new_fake_like_real,
     no_fakes,
     to_fake,
