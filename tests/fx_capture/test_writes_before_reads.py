@@ -72,11 +72,11 @@ def read_late(step, x):
 
 
 def read_thrice(count, x):
-    found = [count.nonzero()]
+    results = [count.nonzero()]
     count.data[1:] = 0
-    found.append(count.nonzero())
+    results.append(count.nonzero())
     count.data.add_(1)
-    return *found, count.nonzero(), count.unique()
+    return *results, count.nonzero(), count.unique()
 
 
 def pointer(queue, position):

@@ -127,16 +127,8 @@ class Interpretation:
             unseen, fake_mode = torch_private.saved_tensors_unseen(), self.fake_mode
             # what fails is tried in another way, or is the reason of a fallback
             quiet = torch_private.meta_failures_unlogged()
-            with (
-                unseeded(self.gm),
-                grad,
-                settings,
-                one_thread,
-                unseen,
-                quiet,
-                fake_mode,
-                self.recorder,
-            ):
+            seeds = unseeded(self.gm)
+            with seeds, grad, settings, one_thread, unseen, quiet, fake_mode, self.recorder:
                 yield
         finally:
             REGIONS.reset(regions)
