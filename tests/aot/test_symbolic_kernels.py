@@ -49,3 +49,36 @@ def test_gradients(name):
         compare(mine.grad, theirs.grad)
     records = tracer_core.last_compile(compiled)
     assert not [record.text for record in records if record.name == "fallback"]
+
+
+def positive(x):
+    return x @ x.mT + 3 * torch.eye(2)
+
+
+LINEAR_ALGEBRA = {
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(
+        torch.linalg.cholesky(positive(x)), x[:1].expand_as(x), upper=False
+    ),
+    "cholesky_solve": lambda x: torch.cholesky_solve(x, torch.linalg.cholesky(positive(x))),
+    "solve": lambda x: torch.linalg.solve(positive(x), x),
+    "pinv": lambda x: torch.linalg.pinv(positive(x)) @ x,
+    "bilinear": lambda x: F.bilinear(x, x, torch.ones(3, 2, 2)),
+    "cross": lambda x: torch.linalg.cross(F.pad(x, (0, 1)), F.pad(x, (1, 0))),
+    "cdist": lambda x: torch.cdist(x, x[:1] + 1),
+    "baddbmm": lambda x: torch.baddbmm(x[0], x, x),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+def test_gradients_of_batches(name, caplog):
+    program = LINEAR_ALGEBRA[name]
+    compiled = tracer_core.compile(program, backend="aten_eager")
+    for size in (3, 4, 6):
+        x = torch.randn(size, 2, 2, generator=torch.Generator().manual_seed(size))
+        mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        program(mine).sum().backward()
+        compiled(theirs).sum().backward()
+        compare(mine.grad, theirs.grad)
+    records = tracer_core.last_compile(compiled)
+    assert not [record.text for record in records if record.name == "fallback"]
+    assert not [record for record in caplog.records if "run meta" in record.getMessage()]

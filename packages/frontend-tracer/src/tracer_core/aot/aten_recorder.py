@@ -22,8 +22,7 @@ from torch.fx.node import map_aggregate
 
 from tracer_core import torch_private
 from tracer_core.aot import linalg_checks
-from tracer_core.aot.fake_fixups import CORRECTIONS
-from tracer_core.aot.linear_resizing import FAKES
+from tracer_core.aot.fake_fixups import CORRECTIONS, fake_result
 from tracer_core.aot.rng_checkpoint import RecomputedRng
 from tracer_core.aot.rng_double_backward import uses_rng
 from tracer_core.aot.rng_saved import ORDER
@@ -397,7 +396,7 @@ class AtenRecorder(DispatchMode):
         fake_kwargs: Any = map_aggregate(kwargs, self._as_fake)
         if torch_private.takes_objects(func):
             fake_args, fake_kwargs = self._with_objects(func, (fake_args, fake_kwargs))
-        result = FAKES.get(func, func)(*fake_args, **fake_kwargs)
+        result = fake_result(func, fake_args, fake_kwargs)
         if func in CORRECTIONS:
             result = CORRECTIONS[func](self._fake_mode, fake_args, result)
         if func in SAME_VALUE:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import linear_resizing
 from tracer_core.aot.attention_seeds import SEEDS, drops_out
 from tracer_core.aot.symbolic_sizes import free_symbols
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.torch_private.names import names, operators
+from tracer_core.torch_private.needed import pytree
 
 aten = operators("aten")
 
@@ -174,3 +176,15 @@ CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten.mkldnn_rnn_layer.default: _workspace,
     aten.mkldnn_rnn_layer_backward.default: _in_float32,
 }
+
+
+def fake_result(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an operator on fakes; with torch's Python kernels where those of C++ take no symbols."""
+    run = linear_resizing.FAKES.get(operator, operator)
+    try:
+        return run(*args, **kwargs)
+    except RuntimeError:
+        if not torch_private.has_symbols(pytree.arg_tree_leaves(*args, **kwargs)):
+            raise
+    with torch_private.python_dispatcher():
+        return run(*args, **kwargs)

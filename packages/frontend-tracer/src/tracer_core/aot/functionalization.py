@@ -125,7 +125,10 @@ class Interpretation:
             settings = torch_private.settings_restored()
             one_thread = torch_private.backward_on_this_thread()
             unseen, fake_mode = torch_private.saved_tensors_unseen(), self.fake_mode
-            with unseeded(self.gm), grad, settings, one_thread, unseen, fake_mode, self.recorder:
+            # what fails is tried in another way, or is the reason of a fallback
+            quiet = torch_private.meta_failures_unlogged()
+            seeds = unseeded(self.gm)
+            with seeds, grad, settings, one_thread, unseen, quiet, fake_mode, self.recorder:
                 yield
         finally:
             REGIONS.reset(regions)

@@ -1,12 +1,12 @@
 """Splits a captured graph at operators with unbacked (data-dependent) sizes, at those that seed or
 read a random number generator, and at those that have no functional form, for ATen backends.
 
-Capture marks the former, the dispatcher the latter (``meta["data_size"]``). They, and computations on sizes, run as
-captured, one after the other; the tensor operators between them form subgraphs, whose inputs show
-the new sizes. The order of the captured graph is kept, except that numbers and checks of sizes run
-as early as possible. Gradients are switched on and off between subgraphs. A graph that cannot be split (two
-inputs of a subgraph share memory that it writes to, torch's state changes otherwise) raises
-LoweringUnsupported.
+Capture marks the former, the dispatcher the latter (``meta["data_size"]``). They, and computations on
+sizes, run as captured, one after the other; the tensor operators between them form subgraphs, whose
+inputs show the new sizes. The order of the captured graph is kept, except that numbers and checks of
+sizes run as early as possible, after the last write to the memory that they read. Gradients are
+switched on and off between subgraphs. A graph that cannot be split (two inputs of a subgraph share
+memory that it writes to, torch's state changes otherwise) raises LoweringUnsupported.
 """
 
 from __future__ import annotations
@@ -188,12 +188,20 @@ class UnbackedSplit:
             return
         tensors = of_data and value is not None and not is_number
         ordered = is_offset_view or node.meta.get(MARK) in (ORDERED, APART)
-        if tensors or ordered or any(source not in self.copies for source in node.all_input_nodes):
+        waits = any(source not in self.copies for source in node.all_input_nodes)
+        if tensors or ordered or waits or self._reads_written(node):
             self._flush()
         if node.meta.get(MARK) == APART:
             self._require_no_history_written(node)
         self.copies[node] = self.outer.node_copy(node, self.copies.__getitem__)
         self.done.add(node)
+
+    def _reads_written(self, node: torch.fx.Node) -> bool:
+        """Returns whether a node reads a number in memory that the gathered nodes write to."""
+        if MARK not in node.meta:
+            return False  # of a size
+        read = {memory_of(source.meta.get("val")) for source in node.all_input_nodes} - {None}
+        return any(not read.isdisjoint(item.meta.get("writes", ())) for item in self.part)
 
     def _handed_on(
         self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]

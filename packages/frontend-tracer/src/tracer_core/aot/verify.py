@@ -13,8 +13,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import SAME_VALUE
-from tracer_core.aot.fake_fixups import CORRECTIONS
-from tracer_core.aot.linear_resizing import FAKES
+from tracer_core.aot.fake_fixups import CORRECTIONS, fake_result
 from tracer_core.aot.output_aliasing import same_sizes
 from tracer_core.errors import VerifyError
 from tracer_core.torch_private.names import names, operators
@@ -133,7 +132,7 @@ def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
 def _layout_violation(node: torch.fx.Node) -> str | None:
     inputs: Any = torch.fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])
     args, kwargs = inputs
-    again = FAKES.get(node.target, node.target)(*args, **kwargs)  # type: ignore[operator]
+    again = fake_result(node.target, args, kwargs)
     known = node.meta["val"]
     if node.target in CORRECTIONS:
         fake_mode = torch_private.fake_mode_of(known[0])

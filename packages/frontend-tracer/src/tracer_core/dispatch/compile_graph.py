@@ -21,7 +21,12 @@ from typing import Any
 import torch
 
 from tracer_core import limits, torch_private
-from tracer_core.aot.ambient_modes import inside, without_modes
+from tracer_core.aot.ambient_modes import (
+    INFERENCE,
+    inside,
+    returns_inference_tensors,
+    without_modes,
+)
 from tracer_core.aot.autograd_node import in_grad_mode, with_used_up
 from tracer_core.aot.backend_failure import failed, falls_back
 from tracer_core.aot.capability_partition import backend_runner
@@ -323,6 +328,8 @@ def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     _require_no_new_leaves(captured.gm.graph)
     compiled = _compile_lowered(captured.name, config, _lowered(captured, config))
     modes, artifacts = _ambient_modes(captured), compiled.artifacts
+    if returns_inference_tensors(captured):
+        modes = (*modes, INFERENCE)
     if artifacts is not None:
         artifacts = replace(artifacts, modes=modes)
     return compiled.with_run(without_modes(modes, compiled.run), artifacts=artifacts)

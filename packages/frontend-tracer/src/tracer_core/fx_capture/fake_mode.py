@@ -102,6 +102,8 @@ class Fakes:
         self._uses: collections.Counter[int] = collections.Counter()
         #: Storage id -> a fake on it, kept alive so that the id is not reused.
         self._unseen: dict[int, Any] = {}
+        #: Storage id -> a fake on it whose version counter is not that of other fakes on it.
+        self._own_versions: dict[int, Any] = {}
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """Returns the fake of a real tensor. name: its source, for messages. dims: None marks a
@@ -202,6 +204,23 @@ class Fakes:
     def note_write(self, fake: Any) -> None:
         """Records a mutation of a fake without a version bump; the fake may be a view of an input."""
         self._unseen[torch_private.storage_id(fake)] = fake
+        if self.shape_env is not None:
+            torch_private.forget_data_sizes(self.mode)
+
+    def note_own_version(self, fake: Any) -> None:
+        """Records a fake that shares memory, but no version counter: ``x.data``."""
+        if fake.layout is torch.strided:
+            self._own_versions.setdefault(torch_private.storage_id(fake), fake)
+
+    def note_touched(self, fakes: list[Any]) -> None:
+        """Records the fakes that a call mutated, where the version counter of an input on the same
+        memory may be another one."""
+        if not self._own_versions:
+            return
+        for fake in fakes:
+            strided = fake.layout is torch.strided
+            if strided and torch_private.storage_id(fake) in self._own_versions:
+                self.note_write(fake)
 
     def was_written(self, fake: Any) -> bool:
         """Returns whether the fake of an input was, or may have been, mutated during the trace."""
@@ -209,6 +228,13 @@ class Fakes:
         if self._unseen and torch_private.storage_id(fake) in self._unseen:
             return True
         return now is None or now != self._versions[id(fake)]
+
+    def may_be_written_apart(self, fake: Any) -> bool:
+        """Returns whether an alias with a version counter of its own was, or may have been, mutated."""
+        if not self._own_versions or not self._unseen:
+            return False
+        at = torch_private.storage_id(fake)
+        return at in self._own_versions and at in self._unseen
 
     def any_was_written(self) -> bool:
         """Returns whether an input was, or may have been, mutated."""

@@ -53,6 +53,7 @@ from tracer_core.torch_private.needed import OpOverloadPacket, pytree, set_grad_
 
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _NATIVE_ATTENTION = name("_native_multi_head_attention")
 #: Functions whose results on fakes are corrected, from their arguments.
 _CORRECTIONS: Mapping[Any, Callable[[Any, Any], Any]] = {
@@ -266,6 +267,10 @@ class Recorder(WrittenGraph):
         writes.realize(func, fake_args, fake_kwargs)
         for fake in writes.unseen:
             self.fakes.note_write(fake)
+        if func == _DATA:
+            self.fakes.note_own_version(result)
+        elif writes.written:
+            self.fakes.note_touched(writes.touched())
         self.scalars.after(changes, writes.unseen, func, fake_args, fake_kwargs, result)
         self.packed.note(func, fake_args, result)
         result = self._record(func, fake_args, fake_kwargs, result, writes.written)

@@ -64,7 +64,8 @@ class Scalars:
         """Returns the expression of a tensor's value, or None."""
         known = self._known.get(id(fake))
         if known is not None:
-            return known[2] if known[1] == fake._version else None
+            stale = known[1] != fake._version or self._fakes.may_be_written_apart(fake)
+            return None if stale else known[2]
         real = self._fakes.real_of(fake)
         if real is None or real.device.type not in _READ or real.is_inference():
             return None

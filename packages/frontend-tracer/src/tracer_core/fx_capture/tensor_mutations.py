@@ -51,7 +51,7 @@ class CallWrites:
 
     def realize(self, func: Any, args: Any, kwargs: Any) -> None:
         """Sets `written` and `unseen`, once the call has run."""
-        self.written = bool(self.memory) or func in WRITING_OPERATORS or bool(self._touched())
+        self.written = bool(self.memory) or func in WRITING_OPERATORS or bool(self.touched())
         self.unseen = unseen_writes(func, args, kwargs)
         if not self.written and writes_unseen(func):
             self.unseen, self.written = self._declared(func, args, kwargs), True
@@ -74,14 +74,14 @@ class CallWrites:
 
     def storages(self) -> list[int]:
         """Returns the ids of the storages that were, or may have been, mutated."""
-        return [torch_private.storage_id(fake) for fake in (*self.unseen, *self._touched())]
+        return [torch_private.storage_id(fake) for fake in (*self.unseen, *self.touched())]
 
     def _counted(self) -> list[Any]:
         """Returns the arguments whose version counter changed."""
         pairs = zip(self._fakes, self._before, strict=True)
         return [fake for fake, before in pairs if writes(fake) != before]
 
-    def _touched(self) -> list[Any]:
+    def touched(self) -> list[Any]:
         """Returns the arguments whose version counter changed and all inference tensors, which have
         none."""
         pairs = zip(self._fakes, self._before, strict=True)

@@ -5,9 +5,12 @@ No operator runs here that a mode would record.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -33,6 +36,31 @@ def fake_tensor_mode(shape_env: Any = None) -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False)
+
+
+def forget_data_sizes(mode: Any) -> None:
+    """Makes later reads of a tensor's elements return new symbols: a write that bumped no version
+    may have changed what earlier ones returned."""
+    mode.epoch += 1
+
+
+@contextlib.contextmanager
+def meta_failures_unlogged() -> Iterator[None]:
+    """Context in which FakeTensorMode does not log what meta kernels raise on this thread."""
+    before = getattr(_unlogged, "on", False)
+    logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_logged)
+    _unlogged.on = True
+    try:
+        yield
+    finally:
+        _unlogged.on = before
+
+
+_unlogged = threading.local()
+
+
+def _is_logged(record: logging.LogRecord) -> bool:
+    return not (getattr(_unlogged, "on", False) and "run meta" in str(record.msg))
 
 
 def is_fake(value: Any) -> bool:
