@@ -28,6 +28,7 @@ from inductor_backend.runtime.generated_module import Artifact, load_module, run
 from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.divided_loops import split_divided_loops
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion, Group
@@ -102,6 +103,11 @@ def fuse_loops(c: Compilation) -> None:
     """Groups loops into kernels."""
     fuel = FUEL.read() if c.options.fuse else 0
     c.plan = Fusion(c.program, c.sizes, fuel, codegen_of(c.target).limits).run()
+
+
+def split_divisions(c: Compilation) -> None:
+    """Splits loops whose variable is divided."""
+    c.fused = split_divided_loops(c.program, c.plan)
 
 
 def choose_kernels(c: Compilation) -> None:

@@ -74,6 +74,8 @@ PIPELINE = (
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
     Stage("fuse", kernels.fuse_loops, "any", lambda c: verify.plan(c.program, c.plan),
     lambda c: printer.plan(c.plan)),
+    Stage("divisions", kernels.split_divisions, "cpu", lambda c: verify.plan(c.program, c.plan),
+    lambda c: "\n".join(c.fused)),
     Stage("externs", kernels.choose_kernels, "any", None, lambda c: printer.externs(c.program, c.choices)),
     Stage("bodies", kernels.build_bodies, "any", lambda c: verify.bodies(c.program, c.bodies),
     lambda c: printer.bodies(c.bodies)),

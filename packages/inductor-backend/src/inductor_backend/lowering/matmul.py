@@ -55,7 +55,7 @@ def matrix(ctx: Lowering, x: Ref, work: float = 0.0) -> Strided:
     reads it, and what is small for the `work` of its matmul, in FLOPs."""
     layout = x.strided()
     order = [*range(len(x.sizes) - 2), len(x.sizes) - 1, len(x.sizes) - 2]
-    transposed = ctx.gpu and _columns_are_contiguous(x)
+    transposed = _columns_are_contiguous(x)
     source = x.permute(order) if transposed else x
     strides = _aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
     if layout is not None and is_blas_matrix(layout):
