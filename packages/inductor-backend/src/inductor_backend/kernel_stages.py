@@ -41,6 +41,7 @@ from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.row_copies import copy_crossed_rows
 from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
+from inductor_backend.schedule.zero_pages import leave_zeros
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import enabled, note, row_label
@@ -84,6 +85,11 @@ def scatter_atomically(c: Compilation) -> None:
 def choose_buffer_layouts(c: Compilation) -> None:
     """Chooses the layouts of intermediate buffers; the same for all repeated subgraphs."""
     c.fused = choose_layouts(c.program, c.sizes)
+
+
+def leave_zero_pages(c: Compilation) -> None:
+    """Leaves the zeros of results that a few rows are added to, to the system."""
+    c.fused = [] if c.aot_standalone or c.in_loop else leave_zeros(c.program, c.sizes)
 
 
 def split_long_reductions(c: Compilation) -> None:

@@ -35,8 +35,8 @@ def split_divided_loops(program: LoopProgram, plan: FusionPlan) -> list[str]:
     for group in plan.groups:
         if group.domain is None or group.loops[0].is_matmul or _in_order(group.loops):
             continue
-        while (found := _divided(program, group)) is not None:
-            position, length = found
+        while (loop := _divided(program, group)) is not None:
+            position, length = loop
             size = group.domain.sizes[position]
             _split(group, position, length)
             notes.append(f"{group.nodes[0].name}: loop {position} of {size}: rows of {length}")
@@ -77,12 +77,12 @@ def _divisors(index: Index) -> Iterator[tuple[int, Expr]]:
 def _divided(program: LoopProgram, group: Group) -> tuple[int, Expr] | None:
     """Returns a loop that is divided, and the length of the pieces in which it is not."""
     assert group.domain is not None
-    found: dict[int, set[Expr]] = {}
+    by_loop: dict[int, set[Expr]] = {}
     for node in group.loops:
         for index in _indexes(program, node):
             for position, divisor in _divisors(index):
-                found.setdefault(position, set()).add(divisor)
-    for position, divisors in found.items():
+                by_loop.setdefault(position, set()).add(divisor)
+    for position, divisors in by_loop.items():
         size = group.domain.sizes[position]
         for length in divisors:
             pieces = exact_quotient(size, length)
