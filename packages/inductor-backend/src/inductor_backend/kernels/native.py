@@ -45,7 +45,7 @@ _INTEGERS = {
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
-        ("blocked", "epilogue_store", "epilogues"),
+        ("blocked", "tiles", "epilogue_store", "epilogues"),
         {"run_blocked": 15, "run_conv1x1": 9, "run_conv1x1_weight": 7},
     ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
