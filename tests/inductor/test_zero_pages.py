@@ -1,4 +1,4 @@
-"""Gradients of large tables: the rows that no word reads are memory that nothing was written to."""
+"""Gradients of large tables: the rows that no token reads are memory that nothing was written to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inductor_backend.runtime.huge_pages import MIN_ZERO_PAGES, large_zeros
 from tests.support.comparison import assert_same
 
 WIDTH = 256
-WORDS = MIN_ZERO_PAGES // (4 * WIDTH) + 7
+TOKENS = MIN_ZERO_PAGES // (4 * WIDTH) + 7
 
 #: name -> what is looked up in a table at indices.
 LOOKUPS = {
@@ -36,19 +36,19 @@ def gradient(function, table, at):
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_gradients_of_a_few_rows(name, texts):
     torch.manual_seed(0)
-    fast, table = tracer_core.compile(LOOKUPS[name]), torch.randn(WORDS, WIDTH)
+    fast, table = tracer_core.compile(LOOKUPS[name]), torch.randn(TOKENS, WIDTH)
     for _ in range(2):  # other rows in memory that was used
-        at = torch.randint(WORDS, (64,)).index_fill(0, torch.tensor([5]), 3)
+        at = torch.randint(TOKENS, (64,)).index_fill(0, torch.tensor([5]), 3)
         at[7] = at[6]
         assert_same(gradient(fast, table, at), gradient(LOOKUPS[name], table, at))
     (backward,) = (text for text in texts if "large_zeros((" in text)
     assert "fused_scatter_base" not in backward
 
 
-@pytest.mark.parametrize(("words", "looked_up"), [(WORDS, WORDS // 8), (WORDS // 2, 64)])
-def test_many_rows_and_smaller_tables_are_filled(words, looked_up, texts):
+@pytest.mark.parametrize(("tokens", "looked_up"), [(TOKENS, TOKENS // 8), (TOKENS // 2, 64)])
+def test_many_rows_and_smaller_tables_are_filled(tokens, looked_up, texts):
     function = LOOKUPS["embedding"]
-    table, at = torch.randn(words, WIDTH), torch.randint(words, (looked_up,))
+    table, at = torch.randn(tokens, WIDTH), torch.randint(tokens, (looked_up,))
     fast = tracer_core.compile(function)
     assert_same(gradient(fast, table, at), gradient(function, table, at))
     assert not any("large_zeros((" in text for text in texts)
@@ -61,7 +61,7 @@ def test_a_step_that_adds_to_the_gradient_and_clips_it():
         for _ in range(2):
             optimizer.zero_grad()
             for _ in range(2):
-                run(torch.randint(WORDS, (4, 9))).square().mean().backward()
+                run(torch.randint(TOKENS, (4, 9))).square().mean().backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.01)
             optimizer.step()
         return list(model.parameters())
@@ -72,7 +72,7 @@ def test_a_step_that_adds_to_the_gradient_and_clips_it():
 
 def make_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 8))
+    return nn.Sequential(nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -1,9 +1,9 @@
 """Leaves the zeros of large results that a scatter adds a few rows to, to the system (CPU).
 
-An embedding's gradient is zero but for the rows of a batch's words. Fresh memory is zero: a page of it
-exists once something is written to it, and reads of others find zeros. 103 MB (50,432 words) took 16
+An embedding's gradient is zero but for the rows of a batch's tokens. Fresh memory is zero: a page of it
+exists once something is written to it, and reads of others find zeros. 103 MB (50,432 rows) took 16
 milliseconds to fill, 50 with the page faults of ordinary pages, and up to 260 where the system had to
-look for huge pages; now the pages of 512 words are mapped.
+look for huge pages; now the pages of 512 rows are mapped.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 // its caller computes the product with floats.
 #include "tiles.h"
 
-#if LANES == 16 && defined(__AVX512BF16__) && defined(__linux__)
+#if LANES == 16 && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <cpuid.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -42,8 +42,8 @@
 #define ROWS_OF_A(part) LOAD(4, a + part * PART); LOAD(5, a + part * PART + TILE)
 #define COLUMNS_OF_B(part) LOAD(6, b + part * PART); LOAD(7, b + part * PART + TILE)
 
-namespace {
 // Tiles of 16 rows of 64 bytes in this thread. Another library's are put back, which may rely on them in later calls.
+namespace {
 struct Configured {
     alignas(64) uint8_t before[64], ours[64] = {1};
     Configured() {
@@ -56,7 +56,9 @@ struct Configured {
         else asm volatile("tilerelease");
     }
 };
+}
 // The largest exponent of the lines' largest values, and the least one of lines that are not zero.
+namespace {
 struct Range {
     int32_t most = 0, least = 255;
     void add(int32_t bits) {
@@ -176,8 +178,8 @@ static void store(const Rows& out, float* sums, int64_t m, int64_t rows, int64_t
     if (last) store_rows(&out, sums, m, rows, n, columns);
 }
 
-namespace {
 // Memory in huge pages, where the system has them: with others a third of the time went into finding pages.
+namespace {
 struct Pages {
     char* data = nullptr;
     size_t size = 0;
@@ -230,7 +232,7 @@ bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64
                         for (int64_t j = 0; j < columns; j += LANES) __builtin_prefetch(out.out + (m + r) * out.ldo + n0 + j, 1, 2);
                     for (int64_t j = 0; j < columns; j += NC) {
                         alignas(64) float sums[LINES * NC];
-                        for (int64_t q = 0; q < NC; q += LINES) block(memory + i * size, strip + (j + q) / LINES * size, deep, sums + q);
+                        for (int64_t q = 0; q < NC && j + q < columns; q += LINES) block(memory + i * size, strip + (j + q) / LINES * size, deep, sums + q);
                         store(out, sums, m, rows, n0 + j, columns - j < NC ? columns - j : NC, d != 0, d + 1 == depths.count);
                     }
                 }
