@@ -28,6 +28,7 @@ from inductor_backend.runtime.generated_module import Artifact, load_module, run
 from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
 from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.divided_loops import split_divided_loops
 from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion, Group
@@ -40,6 +41,7 @@ from inductor_backend.schedule.rounding import insert_rounding
 from inductor_backend.schedule.row_copies import copy_crossed_rows
 from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
+from inductor_backend.schedule.zero_pages import leave_zeros
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import enabled, note, row_label
@@ -85,6 +87,11 @@ def choose_buffer_layouts(c: Compilation) -> None:
     c.fused = choose_layouts(c.program, c.sizes)
 
 
+def leave_zero_pages(c: Compilation) -> None:
+    """Leaves the zeros of results that a few rows are added to, to the system."""
+    c.fused = [] if c.aot_standalone or c.in_loop else leave_zeros(c.program, c.sizes)
+
+
 def split_long_reductions(c: Compilation) -> None:
     """Copies what rows would cross, unrolls very short reductions, merges those of a softmax, and
     splits long ones of few rows, to keep the device busy."""
@@ -102,6 +109,11 @@ def fuse_loops(c: Compilation) -> None:
     """Groups loops into kernels."""
     fuel = FUEL.read() if c.options.fuse else 0
     c.plan = Fusion(c.program, c.sizes, fuel, codegen_of(c.target).limits).run()
+
+
+def split_divisions(c: Compilation) -> None:
+    """Splits loops whose variable is divided."""
+    c.fused = split_divided_loops(c.program, c.plan)
 
 
 def choose_kernels(c: Compilation) -> None:

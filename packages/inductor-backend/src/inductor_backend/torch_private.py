@@ -97,3 +97,12 @@ def multiplies_16_bits(dtype: Any) -> bool:
     }  # fmt: skip
     check = getattr(torch.ops.mkldnn, supported[dtype], None)
     return check is None or bool(check())
+
+
+@functools.cache
+def has_tiles() -> bool:
+    """Whether the processor multiplies tiles of bfloat16, and the system lets it (AMX)."""
+    import torch
+
+    check = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return check is not None and bool(check())

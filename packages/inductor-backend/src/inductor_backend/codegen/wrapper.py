@@ -217,6 +217,7 @@ class Wrapper:
             buffer = self.program.buffers[name]
             size = nbytes(buffer)
             make = "large_empty" if isinstance(size, int) and size >= LARGE else "empty"
+            make = "large_zeros" if buffer.zero_pages else make
             self.body.line(
                 f"{name} = {make}({tuple_text(buffer.layout.sizes)},"
                 f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype})"
@@ -523,6 +524,7 @@ from inductor_backend.runtime.generated_support import (
     example_tensor,
     expect,
     large_empty,
+    large_zeros,
     load_library,
     profiler_state,
     report,

@@ -71,6 +71,8 @@ class Buffer:
     #: Name of the buffer whose memory it shares (its own name where it owns it). Mutable: layouts
     #: may change before scheduling.
     storage: str = ""
+    #: Its memory must be zero where it is allocated: nothing fills it before a scatter adds to it.
+    zero_pages: bool = False
 
     def __post_init__(self) -> None:
         self.storage = self.storage or self.name

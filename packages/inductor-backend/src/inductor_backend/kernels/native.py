@@ -18,7 +18,8 @@ from pathlib import Path
 from inductor_backend.runtime.cpp.build import Library, build, load_binary
 from inductor_backend.runtime.cpp.objects import Unit
 from inductor_backend.runtime.cpp.toolchain import processor
-from tracer_core.plugin_api import BackendError
+from inductor_backend.torch_private import has_tiles
+from tracer_core.plugin_api import BackendError, cpu_level
 
 FOLDER = Path(__file__).parent / "cpu"
 
@@ -45,7 +46,7 @@ _INTEGERS = {
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
-        ("blocked", "epilogue_store", "epilogues"),
+        ("blocked", "tiles", "epilogue_store", "epilogues"),
         {"run_blocked": 15, "run_conv1x1": 9, "run_conv1x1_weight": 7},
     ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
@@ -143,6 +144,12 @@ def _new_process() -> None:
 def lanes() -> int:
     """Returns the floats in a vector of the kernels, without building them."""
     return {"avx512": 16, "avx2": 8}.get(processor()[0], 4)
+
+
+@functools.cache
+def multiplies_in_tiles() -> bool:
+    """Returns whether the blocked kernel multiplies large matrices in tiles (kernels/cpu/tiles.cpp)."""
+    return lanes() == 16 and cpu_level() is None and has_tiles()
 
 
 @functools.cache

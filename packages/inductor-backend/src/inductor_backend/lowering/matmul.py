@@ -21,6 +21,7 @@ from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.ir.values import Value, cast, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.kernels import unaligned_gemm
+from inductor_backend.kernels.selection import BLOCKED_ROWS
 from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any
@@ -48,14 +49,16 @@ def _at_least(stride: Any, size: Any) -> bool:
 
 
 def matrix(ctx: Lowering, x: Ref, work: float = 0.0) -> Strided:
-    """Returns the operand as BLAS requires it, else a row-major copy (on GPUs that of its transpose
-    where its columns are contiguous: the two operands of a gradient's matmuls then share one copy).
-    On GPUs the rows of a copy begin at multiples of 16 bytes, and two kinds of operands are copied for
-    that: what a loop computes, where the copy is written in place of the operand if nothing else
-    reads it, and what is small for the `work` of its matmul, in FLOPs."""
+    """Returns the operand as BLAS requires it, else a row-major copy, or that of its transpose where
+    its columns are contiguous: the two operands of a gradient's matmuls then share one copy (on CPUs
+    where the kernels of many rows read either). On GPUs the rows of a copy begin at multiples of 16
+    bytes, and two kinds of operands are copied for that: what a loop computes, where the copy is
+    written in place of the operand if nothing else reads it, and what is small for the `work` of its
+    matmul, in FLOPs."""
     layout = x.strided()
     order = [*range(len(x.sizes) - 2), len(x.sizes) - 1, len(x.sizes) - 2]
-    transposed = ctx.gpu and _columns_are_contiguous(x)
+    either = ctx.gpu or min(map(ctx.sizes.hint, x.sizes[-2:])) >= BLOCKED_ROWS
+    transposed = either and _columns_are_contiguous(x)
     source = x.permute(order) if transposed else x
     strides = _aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
     if layout is not None and is_blas_matrix(layout):

@@ -14,15 +14,14 @@ import torch
 
 from inductor_backend.ir.symbolic_sizes import hint
 from inductor_backend.kernels import packed_ops
-from inductor_backend.kernels.native import lanes
 from inductor_backend.kernels.packed_weights import Geometry, for_result, is_fast
 from inductor_backend.kernels.selection import (
     BLOCKED_ROWS,
     FEW_ROWS_FORMS,
     MATMULS,
-    PACKED_ROWS,
     Operand,
     best,
+    reads_plain_weights,
 )
 from inductor_backend.passes.fx_edit import Editor, aten
 
@@ -275,7 +274,7 @@ def _matmul(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | Non
         return None
     if hint(x.shape[0]) < BLOCKED_ROWS:
         return _unpacked(editor, node, bias, a, b)
-    if hint(x.shape[0]) > PACKED_ROWS and lanes() <= 8 and _form(node) == "blocked":
+    if reads_plain_weights(hint(x.shape[0]), k, n) and _form(node) == "blocked":
         return None
     numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(k, n))
     rows = editor.call(node, aten.t.default, b)

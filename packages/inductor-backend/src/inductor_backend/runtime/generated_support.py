@@ -14,7 +14,7 @@ import torch
 from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.arena import view as arena_view
 from inductor_backend.runtime.cpp.build import Library, build
-from inductor_backend.runtime.huge_pages import large_empty
+from inductor_backend.runtime.huge_pages import large_empty, large_zeros
 from inductor_backend.runtime.profile_rows import call_with_rows
 from tracer_core.plugin_api import BackendError, define, profiler_state
 
@@ -26,6 +26,7 @@ __all__ = [
     "example_tensor",
     "expect",
     "large_empty",
+    "large_zeros",
     "load_library",
     "profiler_state",
     "report",

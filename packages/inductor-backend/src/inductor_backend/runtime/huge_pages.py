@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -16,6 +17,9 @@ import torch
 #: Least size that is worth a system call (2 microseconds): at least one huge page lies inside.
 LARGE = 4 << 20
 _PAGE = 2 << 20
+#: Least size of a tensor whose zeros are left to the system: the C library maps and unmaps the memory
+#: of such tensors alone, so that no others find theirs without pages.
+MIN_ZERO_PAGES = 32 << 20
 
 
 def _advice() -> Callable[[int, int, int], int] | None:
@@ -45,3 +49,28 @@ def in_large_pages(tensor: torch.Tensor) -> torch.Tensor:
 def large_empty(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """`torch.empty_strided` in huge pages."""
     return in_large_pages(torch.empty_strided(sizes, strides, dtype=dtype))
+
+
+def large_zeros(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """`torch.zeros` whose pages are mapped when they are first written to."""
+    result = torch.empty_strided(sizes, strides, dtype=dtype)
+    return result if _drop_pages(result) else result.zero_()
+
+
+def _drop_pages(tensor: torch.Tensor) -> bool:
+    """Gives the tensor's pages back to the system, after which they are zero. Returns False where the
+    memory is not of a kind that has that property, which the first byte shows."""
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if _MADVISE is None or advice is None or sys.platform != "linux":
+        return False
+    first, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+    if start >= end:
+        return False
+    byte = ctypes.c_ubyte.from_address(start)
+    byte.value = 1
+    if _MADVISE(start, end - start, advice) != 0 or byte.value != 0:
+        return False
+    ctypes.memset(first, 0, start - first)
+    ctypes.memset(end, 0, stop - end)
+    return True

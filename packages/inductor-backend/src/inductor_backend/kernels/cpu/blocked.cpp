@@ -4,7 +4,7 @@
 // panels of DEPTH rows that are packed where they are used; rows of `a` are read as they lie (a dense row each), or packed
 // six at once where its columns are dense (a weight's gradient). What of `a` is used at once stays in the last-level cache,
 // so that an operand of any size is read from memory once. Sums run over DEPTH products before they join c.
-#include "gemm.h"
+#include "tiles.h"
 
 #define DEPTH 384            // rows of a panel: measured, 128 loses 5 %; widths of transformers are multiples
 #define WIDE (NB * LANES)    // columns of a strip of a panel: 24 KB, which stay in L1 for all rows of a group
@@ -12,8 +12,6 @@
 #define PANELS 4             // panels
 #define A_FLOATS (1 << 20)   // of `a` at once
 #define MAX_DEPTH 4096      // of it
-
-struct Side { const float* data; int64_t rows, columns; };  // its strides
 
 // ---- R rows, C vectors of columns, in registers
 template <int R, int C, bool PACKED>
@@ -158,6 +156,7 @@ static thread_local Scratch packed_a, packed_b;
 static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
     if (p.K == 0) return store_zeros(p);
+    if (!p.onto && multiply_in_tiles(p.a, p.b, p.M, p.N, p.K, p.out)) return;
     const bool packed = p.a.columns != 1;
     const int64_t deep = p.K < MAX_DEPTH ? p.K : MAX_DEPTH, cached = A_FLOATS / deep, most = cached < 32 * MB ? 32 * MB : cached;
     const int64_t steps = (p.M + most - 1) / most, step = ((p.M + steps - 1) / steps + MB - 1) / MB * MB;  // each packs all of b
