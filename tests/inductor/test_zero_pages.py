@@ -91,3 +91,16 @@ def test_memory_whose_pages_stay_is_filled(monkeypatch):
         result = large_zeros((MIN_ZERO_PAGES // 4,), (1,), torch.float32)
         assert result.count_nonzero() == 0
         result.fill_(1)
+
+
+def test_negative_zeros_stay():
+    """A result that is filled with -0.0 keeps its sign where nothing is added."""
+
+    def run(ids, values):
+        base = torch.full((200_000, 64), -0.0)
+        return base.index_add(0, ids, values)
+
+    ids, values = torch.tensor([3, 70_000]), torch.randn(2, 64)
+    result = tracer_core.compile(run)(ids, values)
+    assert_same(result, run(ids, values))
+    assert torch.signbit(result[5]).all()

@@ -58,12 +58,13 @@ def large_zeros(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
 
 
 def _drop_pages(tensor: torch.Tensor) -> bool:
-    """Gives the tensor's pages back to the system, after which they are zero. Returns False where the
-    memory is not of a kind that has that property, which the first byte shows."""
+    """Gives the pages of a tensor's storage back to the system, after which they are zero. Returns
+    False where the memory is not of a kind that has that property, which the first byte shows."""
     advice = getattr(mmap, "MADV_DONTNEED", None)
     if _MADVISE is None or advice is None or sys.platform != "linux":
         return False
-    first, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    storage = tensor.untyped_storage()
+    first, stop = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
     if start >= end:
         return False

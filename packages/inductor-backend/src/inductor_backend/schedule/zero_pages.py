@@ -8,6 +8,7 @@ look for huge pages; now the pages of 512 rows are mapped.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from inductor_backend.ir.index_expr import Index, Var, product
@@ -59,10 +60,9 @@ def _is_result(program: LoopProgram, buffer: Buffer) -> bool:
 
 def _is_zero(node: LoopNode) -> bool:
     (store, *more), value = node.stores, node.stores[0].value
-    zero = value.name == "constant" and isinstance(value.attr[0], (int, float))
-    return (
-        zero and value.attr[0] == 0 and not more and store.is_assignment and len(store.buffers) == 1
-    )
+    number = value.attr[0] if value.name == "constant" else None
+    zero = isinstance(number, (int, float)) and number == 0 and math.copysign(1, number) > 0
+    return zero and not more and store.is_assignment and len(store.buffers) == 1
 
 
 def _adds(node: LoopNode, buffer: Buffer) -> bool:

@@ -206,6 +206,7 @@ bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64
     const Cut strips(panels, most);
     const int64_t wanted = threads > 1 ? (2 * threads + strips.count - 1) / strips.count : 1;
     char* memory = packed_a.get((size_t)(steps.at(0) * depths.at(0) * PIECE));
+    if (!memory) return false;
     Range of_a, of_b;
     for (int64_t at = 0; at < steps.count * depths.count; at++) {
         const int64_t s = at / depths.count, d = at % depths.count, blocks = steps.at(s), m0 = steps.from(s) * LINES, deep = depths.at(d), size = deep * PIECE;
