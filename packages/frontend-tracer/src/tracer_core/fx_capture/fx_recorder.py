@@ -53,7 +53,7 @@ from tracer_core.torch_private.needed import OpOverloadPacket, pytree, set_grad_
 
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
-_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+_DATA = name("Tensor.data.__get__")
 _NATIVE_ATTENTION = name("_native_multi_head_attention")
 #: Functions whose results on fakes are corrected, from their arguments.
 _CORRECTIONS: Mapping[Any, Callable[[Any, Any], Any]] = {
