@@ -139,10 +139,12 @@ class Activation:
             if continuation.resume_function is HOOK_RAISED:
                 return _raise_in(exit, state, continuation.taken())
             n_direct = 0 if continuation.resume_function.follows_graph else n_direct + 1
+            state = ()  # what the program has dropped must be able to die in the next instruction
             if continuation.resume_function.outcomes.is_predictable():
                 predicted = run_predicted(continuation)
                 if predicted is not None:
                     exit, state, result = predicted
+                    predicted = None  # which has the state, too
                     if watch is not None:
                         watch.begin(exit.region)
                     if type(result) is not Continuation:
@@ -152,7 +154,6 @@ class Activation:
                     continuation = result
                     continue
             asked = watch is not None and watch.ask(continuation)
-            state = ()  # what the program has dropped must be able to die in the next instruction
             not_raised = None
             run = continuation.resume_function.run
             if profiler_state[PROFILING]:
