@@ -20,7 +20,7 @@ from tracer_core.bytecode import branch_prediction
 from tracer_core.execution import activation
 from tracer_core.execution.entry import resume_hot_codegen
 from tracer_core.limits import MIN_EQUAL_OUTCOMES
-from tracer_core.plugin_api import Backend
+from tracer_core.plugin_api import Backend, commit
 
 world = cudagraphs.world
 
@@ -350,3 +350,54 @@ def test_loops_on_a_gpu(loop, predictions):
         assert_equal(actual, expected)
         assert_equal(own, x)
     assert predictions.right > 5
+
+
+class Runs:
+    """A backend's runner that may be called before the branch is known. calls_commit: it keeps the
+    contract."""
+
+    commits = True
+
+    def __init__(self, graph, calls_commit):
+        self.graph, self.calls_commit = graph, calls_commit
+
+    def __call__(self, inputs):
+        if self.calls_commit:
+            commit()
+        return self.graph.forward(*inputs)
+
+
+def calls_of(compiled):
+    for call in range(8):
+        x = torch.rand(3) + call
+        assert_equal(compiled(x.clone(), 40.0), in_place(x.clone(), 40.0))
+
+
+def test_backends_whose_runners_commit(predictions):
+    build = lambda graph, spec: Runs(graph, calls_commit=True)
+    calls_of(tracer_core.compile(in_place, backend=Backend("commits", build, ir="torch")))
+    assert predictions.right and predictions.wrong
+
+
+def test_a_runner_that_does_not_commit_is_an_error():
+    build = lambda graph, spec: Runs(graph, calls_commit=False)
+    compiled = tracer_core.compile(in_place, backend=Backend("breaks", build, ir="torch"))
+    with pytest.raises(errors.TracerError, match="without a call of `commit`"):
+        calls_of(compiled)
+
+
+def test_a_runner_that_is_replaced_commits(predictions, monkeypatch):
+    """The first result has another dtype than the graph's: the graph runs in eager mode from then on."""
+    monkeypatch.setenv("TRACER_STRICT", "0")
+
+    def build(graph, spec):
+        run = Runs(graph, calls_commit=True)
+
+        class Wrong(Runs):
+            def __call__(self, inputs):
+                return [value.double() for value in run(inputs)]
+
+        return Wrong(graph, calls_commit=True)
+
+    calls_of(tracer_core.compile(in_place, backend=Backend("wrong", build)))
+    assert predictions.right and predictions.wrong

@@ -16,7 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.first_call import FirstCall
-from tracer_core.bytecode.branch_prediction import committing
+from tracer_core.bytecode.branch_prediction import after_commit, committing
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError
@@ -122,7 +122,7 @@ def checked(
         except BackendError as error:
             if substitute is None or make is None or before is None:
                 raise
-            target, substitute.used = make(error), True
+            target, substitute.used = after_commit(make(error)), True
             return target(before.undo())
         target = run
         if substitute is not None:

@@ -30,7 +30,7 @@ from tracer_core.aot.writes_across_parts import (
     memory_of,
     without_history,
 )
-from tracer_core.bytecode.branch_prediction import commit, commits, committing
+from tracer_core.bytecode.branch_prediction import after_commit, committing
 from tracer_core.contract.captured_graph import APART, MARK, ORDERED, CapturedGraph
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
@@ -78,14 +78,6 @@ def _or_eagerly(run: RunFunction, part: CapturedGraph, apart: Sequence[int]) -> 
                 report(Fallback("lowering", part.name, "", f"{part.name} runs eagerly: {reason}"))
             chosen = run if alike else graph_function(part.gm)
         return chosen(inputs)
-
-    return call
-
-
-def _after_commit(run: RunFunction) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        commit()
-        return run(list(args))
 
     return call
 
@@ -291,11 +283,12 @@ class UnbackedSplit:
         if apart:
             run = _or_eagerly(run, part, apart)
 
+        if self.prepares:
+            run = after_commit(run)
+
         def call(*args: Any) -> Any:
             return run(list(args))
 
-        if self.prepares and not commits(run):
-            call = _after_commit(run)
         call.__name__ = call.__qualname__ = name
         return call
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -146,6 +146,18 @@ def commit() -> None:
     prediction = CURRENT.prediction
     if prediction is not None and prediction.in_graph:
         prediction.resolve()
+
+
+def after_commit(run: RunFunction) -> RunFunction:
+    """Returns `run`, which calls `commit` first unless it does so itself."""
+    if commits(run):
+        return run
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        commit()
+        return run(inputs)
+
+    return committing(call)
 
 
 def commit_region(state: Any, run: RunFunction | None) -> None:

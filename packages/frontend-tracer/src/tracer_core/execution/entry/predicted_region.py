@@ -6,8 +6,10 @@ from typing import Any
 
 from tracer_core.bytecode.branch_prediction import CURRENT, Mispredicted
 from tracer_core.bytecode.host_builtins import use_own_builtins
+from tracer_core.bytecode.resume_points import MISS
+from tracer_core.errors import TracerError
 from tracer_core.execution.capture_lock import can_trace
-from tracer_core.execution.entry.resume_function import Continuation, Exit
+from tracer_core.execution.entry.resume_function import GRAPH_RAISED, Continuation, Exit
 
 use_own_builtins(globals())
 
@@ -17,6 +19,7 @@ def run_predicted(continuation: Continuation) -> tuple[Exit, tuple[Any, ...], An
 
     Returns the exit of the branch, the state there and what the region returns. None if nothing was
     predicted, no entry fits or the branch goes the other way: the continuation is then untouched.
+    Raises TracerError if a runner breaks the contract of `commit`.
     """
     if not can_trace():  # a mode of the program would see the tensor being copied
         return None
@@ -39,6 +42,9 @@ def run_predicted(continuation: Continuation) -> tuple[Exit, tuple[Any, ...], An
         return None
     finally:
         CURRENT.prediction = outer
-    if not prediction.is_right:
-        return None
-    return exit, state, result
+    if prediction.is_right:
+        return exit, state, result
+    raised = type(result) is Continuation and result.resume_function is GRAPH_RAISED
+    if result is not MISS and not raised:
+        raise TracerError("a runner whose `commits` is true returned without a call of `commit`")
+    return None
