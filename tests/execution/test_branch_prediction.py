@@ -16,7 +16,7 @@ from tests.aot.test_size_split import Writes
 from tests.cudagraphs import conftest as cudagraphs
 from tests.support.comparison import assert_equal
 from tracer_core import errors
-from tracer_core.bytecode import branch_prediction
+from tracer_core.contract import branch_prediction
 from tracer_core.execution import activation
 from tracer_core.execution.entry import resume_hot_codegen
 from tracer_core.limits import MIN_EQUAL_OUTCOMES

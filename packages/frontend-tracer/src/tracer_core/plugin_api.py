@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.bytecode.branch_prediction import commit, is_predicted
 from tracer_core.contract.backend import (
     API_VERSION,
     CAPTURING_MODES,
@@ -38,6 +37,7 @@ from tracer_core.contract.backend import (
     hookimpl,
     resolve,
 )
+from tracer_core.contract.branch_prediction import commit, is_predicted
 from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import (
     DECOMPOSED,

@@ -10,7 +10,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.writes_across_parts import memory_of
-from tracer_core.bytecode.branch_prediction import committing
+from tracer_core.contract.branch_prediction import committing
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 

@@ -24,7 +24,7 @@ from tracer_core.aot import memory_overlap
 from tracer_core.aot.aten_recorder import AtenRecorder, memory_order
 from tracer_core.aot.bound_outputs import bound
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_python_scalar, hint_of, size_source
-from tracer_core.bytecode.branch_prediction import committing
+from tracer_core.contract.branch_prediction import committing
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction
 from tracer_core.torch_private.names import operators

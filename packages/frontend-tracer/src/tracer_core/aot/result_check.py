@@ -16,7 +16,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.first_call import FirstCall
-from tracer_core.bytecode.branch_prediction import after_commit, committing
+from tracer_core.contract.branch_prediction import after_commit, committing
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError

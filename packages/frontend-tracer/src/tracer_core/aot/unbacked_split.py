@@ -30,7 +30,7 @@ from tracer_core.aot.writes_across_parts import (
     memory_of,
     without_history,
 )
-from tracer_core.bytecode.branch_prediction import after_commit, committing
+from tracer_core.contract.branch_prediction import after_commit, committing
 from tracer_core.contract.captured_graph import APART, MARK, ORDERED, CapturedGraph
 from tracer_core.contract.lowering_errors import LoweringUnsupported
 from tracer_core.contract.runner import RunFunction

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode.branch_prediction import Mispredicted, committing
+from tracer_core.contract.branch_prediction import Mispredicted, committing
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.ops.calls import RESHAPE_IN_PLACE, name_of

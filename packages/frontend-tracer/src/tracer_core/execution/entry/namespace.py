@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode.branch_prediction import commit_region
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.resume_points import MISS
 from tracer_core.bytecode.tracebacks import call_from, calling_code
+from tracer_core.contract.branch_prediction import commit_region
 from tracer_core.debug.profiling import profiled
 from tracer_core.errors import TracerError
 from tracer_core.execution.entry.resume_function import GRAPH_RAISED, HOOK_RAISED, Continuation

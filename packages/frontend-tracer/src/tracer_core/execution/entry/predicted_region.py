@@ -1,12 +1,12 @@
-"""Runs the code region behind a predicted branch (`bytecode.branch_prediction`)."""
+"""Runs the code region behind a predicted branch (`contract.branch_prediction`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tracer_core.bytecode.branch_prediction import CURRENT, Mispredicted
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import MISS
+from tracer_core.contract.branch_prediction import CURRENT, Mispredicted
 from tracer_core.errors import TracerError
 from tracer_core.execution.capture_lock import can_trace
 from tracer_core.execution.entry.resume_function import GRAPH_RAISED, Continuation, Exit

@@ -19,7 +19,6 @@ from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.bytecode.branch_prediction import Outcomes, Prediction
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
@@ -30,6 +29,7 @@ from tracer_core.bytecode.resume_points import (
     frames_of,
     without,
 )
+from tracer_core.contract.branch_prediction import Outcomes, Prediction
 from tracer_core.debug.profiling import break_row
 from tracer_core.guards.object_lifetime import must_outlive_variable
 

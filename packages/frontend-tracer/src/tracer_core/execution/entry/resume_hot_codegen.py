@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from tracer_core.bytecode.branch_prediction import is_awaited
 from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, decode, queries_locals
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.generated_code import define
@@ -20,6 +19,7 @@ from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
 from tracer_core.bytecode.resume_points import FrameLayout
 from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
+from tracer_core.contract.branch_prediction import is_awaited
 from tracer_core.guards.object_lifetime import end_is_seen, must_outlive_variable
 from tracer_core.limits import MAX_RESUMED_INSTRUCTIONS
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES

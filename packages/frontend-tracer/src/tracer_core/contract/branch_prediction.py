@@ -16,11 +16,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.contract.runner import RunFunction
 from tracer_core.limits import MIN_EQUAL_OUTCOMES
-
-use_own_builtins(globals())
 
 
 class Mispredicted(BaseException):
@@ -28,8 +25,10 @@ class Mispredicted(BaseException):
 
 
 class Outcomes:
-    """How one branch went in its last executions. Mutable. outcome: of the last one. streak: how
-    many executions in a row had it."""
+    """How one branch went in its last executions. Mutable.
+
+    outcome: of the last one. streak: how many executions in a row had it.
+    """
 
     __slots__ = ("outcome", "streak")
 
@@ -47,10 +46,13 @@ class Outcomes:
 
 
 class Prediction:
-    """One predicted branch. Mutable. read: returns the truth of the tensor that decides. state: of the
-    region behind the predicted outcome. continuation: has the values at the branch, which it holds until
-    the prediction is right. is_right: None until the tensor is read. in_graph: the region has called
-    its graph, which calls `commit`."""
+    """One predicted branch. Mutable.
+
+    read: returns the truth of the tensor that decides. state: of the region behind the predicted
+    outcome. continuation: has the values at the branch, which it holds until the prediction is
+    right. is_right: None until the tensor is read. in_graph: the region has called its graph, which
+    calls `commit`.
+    """
 
     __slots__ = ("read", "outcome", "state", "continuation", "is_right", "in_graph")
 
@@ -63,8 +65,10 @@ class Prediction:
         self.in_graph = False
 
     def resolve(self) -> None:
-        """Waits for the condition. Raises Mispredicted if it has the other truth, or none: the branch
-        itself then raises."""
+        """Waits for the condition.
+
+        Raises Mispredicted if it has the other truth, or none: the branch itself then raises.
+        """
         if self.is_right is None:
             try:
                 self.is_right = self.read is not None and self.read() is self.outcome
@@ -90,8 +94,10 @@ CURRENT = _Current()
 
 
 def read_ahead(condition: torch.Tensor) -> Callable[[], bool]:
-    """Returns a function that waits for a tensor of one element and returns its truth. The copy to the
-    host is queued now, so that the function does not wait for work that the device is given later."""
+    """Returns a function that waits for a tensor of one element and returns its truth.
+
+    The copy to the host is queued now: the function does not wait for work that comes later.
+    """
     if not condition.is_cuda or condition.numel() != 1:
         return functools.partial(bool, condition)
     with torch.inference_mode(False), torch.no_grad():
