@@ -401,3 +401,14 @@ def test_a_runner_that_is_replaced_commits(predictions, monkeypatch):
 
     calls_of(tracer_core.compile(in_place, backend=Backend("wrong", build)))
     assert predictions.right and predictions.wrong
+
+
+def test_a_device_that_fails_fails_in_the_branch(predictions, monkeypatch):
+    """Where the condition cannot be copied, the branch reads it: in the program's own ``try``."""
+
+    def fails(condition):
+        raise RuntimeError("the device failed")
+
+    monkeypatch.setattr(branch_prediction, "read_ahead", fails)
+    calls_of(tracer_core.compile(in_place))
+    assert not predictions.right and not predictions.wrong

@@ -230,14 +230,13 @@ class CapturedGraph:
         """Copies inputs to the buffers ahead of the `replay` with this very list. The caller holds the
         lock and has checked `matches`."""
         self._state.order(self._where)
-        self._load(inputs)
+        with torch.no_grad():
+            self._load(inputs)
         self.loaded = inputs
 
     def _load(self, inputs: list[Any]) -> None:
         if self._buffers:
-            with torch.no_grad():
-                sources = [inputs[index] for index in self.plan.copied]
-                torch_private.copy_all(self._buffers, sources)
+            torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
 
     def _replay(self, inputs: list[Any]) -> list[Any]:
         state = self._state

@@ -93,6 +93,9 @@ class GraphedRunner:
     run_in_pools: `run` for a graph that announces from which pool its memory is to come
     (`pool_assignment`). verdicts: of earlier processes. launches: of a run."""
 
+    #: It loads a CUDA graph's buffers before a predicted branch is known.
+    commits = True
+
     def __init__(
         self,
         run: RunFunction,
@@ -131,26 +134,22 @@ class GraphedRunner:
         self._streamed = False
         _runners[id(self)] = self
 
-    #: It loads a CUDA graph's buffers before a predicted branch is known.
-    commits = True
-
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        return self._prepared(inputs) if is_predicted() else self._called(inputs)
-
-    def _prepared(self, inputs: list[Any]) -> Sequence[Any]:
-        """Calls with what can be done before a predicted branch is known done before."""
-        graph = self._loaded(inputs)
+        if self._device.capturing():
+            commit()
+            return self._run(inputs)
+        key = self._key(inputs)
+        if not is_predicted():
+            return self._called(key, inputs)
+        graph = self._load(key, inputs)
         try:
             commit()
-            return self._called(inputs)
+            return self._called(key, inputs)
         finally:
             if graph is not None:
                 graph.loaded = None
 
-    def _called(self, inputs: list[Any]) -> Sequence[Any]:
-        if self._device.capturing():
-            return self._run(inputs)
-        key = self._key(inputs)
+    def _called(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -161,13 +160,11 @@ class GraphedRunner:
                     return graph.replay(inputs)
         return self._run_without_graph(key, inputs)
 
-    def _loaded(self, inputs: list[Any]) -> CapturedGraph | None:
-        """Returns the CUDA graph that a call with these inputs replays, its buffers loaded; None where
-        it is not captured yet."""
-        if self._device.capturing():
-            return None
+    def _load(self, key: Any, inputs: list[Any]) -> CapturedGraph | None:
+        """Loads the buffers of the CUDA graph that a call with these inputs replays, before it is known
+        whether the call is made. Returns the graph; None where it is not captured yet."""
         with self._lock:
-            entry = self._entries.get(self._key(inputs))
+            entry = self._entries.get(key)
             recordings = () if entry is None else tuple(entry.recordings)
             fitting = [graph for graph in recordings if not graph.closed and graph.matches(inputs)]
             if not fitting:

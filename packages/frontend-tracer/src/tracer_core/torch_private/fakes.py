@@ -60,7 +60,7 @@ _unlogged = threading.local()
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    return not (getattr(_unlogged, "on", False) and "run meta" in str(record.msg))
+    return not (getattr(_unlogged, "on", False) and record.exc_info)
 
 
 def is_fake(value: Any) -> bool:

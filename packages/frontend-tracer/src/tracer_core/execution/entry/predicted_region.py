@@ -6,7 +6,7 @@ from typing import Any
 
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.resume_points import MISS
-from tracer_core.contract.branch_prediction import CURRENT, Mispredicted
+from tracer_core.contract.branch_prediction import CURRENT, Mispredicted, Prediction
 from tracer_core.errors import TracerError
 from tracer_core.execution.capture_lock import can_trace
 from tracer_core.execution.entry.resume_function import GRAPH_RAISED, Continuation, Exit
@@ -23,13 +23,18 @@ def run_predicted(continuation: Continuation) -> tuple[Exit, tuple[Any, ...], An
     """
     if not can_trace():  # a mode of the program would see the tensor being copied
         return None
-    predicted = continuation.resume_function.predict(continuation)
+    branch = continuation.resume_function
+    outcome = branch.outcomes.outcome  # once: other threads note others
+    predicted = branch.predict(continuation.values, outcome)
     if predicted is None:
         return None
-    exit, prediction = predicted
-    state = prediction.state
+    (exit, state), condition = predicted
     entry = None if exit.region is None else exit.region.hot_entry(state)
     if entry is None or not getattr(entry, "commits", False):
+        return None
+    try:
+        prediction = Prediction(condition, outcome, state, continuation)
+    except Exception:  # of the device, which the branch itself raises, too
         return None
     outer, CURRENT.prediction = CURRENT.prediction, prediction  # of a finalizer's caller
     try:

@@ -29,11 +29,13 @@ from tracer_core.bytecode.resume_points import (
     frames_of,
     without,
 )
-from tracer_core.contract.branch_prediction import Outcomes, Prediction
+from tracer_core.contract.branch_prediction import Outcomes
 from tracer_core.debug.profiling import break_row
 from tracer_core.guards.object_lifetime import must_outlive_variable
 
 if TYPE_CHECKING:
+    import torch
+
     from tracer_core.trace.eager_interpreter import RealMachine
 
 use_own_builtins(globals())
@@ -93,17 +95,15 @@ class ResumeFunction:
         code, ip = self.layouts[-1].code, self.layouts[-1].ip
         return break_row(f"{code.co_filename}:{decode(code).lines[ip] or code.co_firstlineno}")
 
-    def predict(self, continuation: Continuation) -> tuple[Exit, Prediction] | None:
-        """Returns the exit of the likely outcome, and the prediction that it is; None where the break
-        is no branch on a tensor that the host waits for."""
+    def predict(
+        self, values: tuple[Any, ...], outcome: bool
+    ) -> tuple[tuple[Exit, tuple[Any, ...]], torch.Tensor] | None:
+        """Returns the exit of an outcome of the branch at the break and the state there, and the tensor
+        that decides; None where the break is no branch on a tensor that the host waits for. values: at
+        the break."""
         if self._predicting is None:
             self._predicting = self._written(predicts=True) or _predicts_nothing
-        outcome = self.outcomes.outcome
-        result = self._predicting(continuation.values, outcome)
-        if result is None:
-            return None
-        (exit, state), condition = result
-        return exit, Prediction(condition, outcome, state, continuation)
+        return self._predicting(values, outcome)
 
     def _written(self, predicts: bool) -> Callable[..., Any] | None:
         from tracer_core.execution.entry.resume_hot_codegen import ResumeWriter  # heavy: few breaks

@@ -41,7 +41,9 @@ _REFERENCE_QUERIES = {reference.__name__: reference for reference in WEAK_REFERE
 class ResumeWriter:
     """Writes the source of one resume function. Used once. layouts: of the frames at the break.
     exit_at(layouts): the exit there. dropping(layouts): see `ResumeFunction.dropping`. named:
-    functions that the text calls. predicts: see `predicting`."""
+    functions that the text calls. predicts: the function takes the values and the outcome of a
+    branch on a tensor, and returns (exit, state) and the tensor; None where it is another branch, or
+    where more than that would be done."""
 
     def __init__(
         self,
@@ -104,15 +106,13 @@ class ResumeWriter:
         if watched:  # the object must die when its variable is set, not when this returns
             self.interpreted_if(" or ".join(watched), names)
         if self.predicts:
-            condition = _condition(self, path)
-            if condition is None:
+            if not _predicted_branch(self, path):
                 return None
-            self.lines.append(f"    if not ({condition}): return None")
         else:
             if write is _first_call and (asks := _queries_machine(self, path)):
                 self.interpreted_if(asks, names)
             self.lines.append("    suspended.values = ()")
-        write(self, path)
+            write(self, path)
         text = "\n".join(self.lines) + "\n"
         title = f"resume {self.layout.code.co_qualname}:{self.layout.ip}"
         return define("run", text, dict(self.names), title)
@@ -278,12 +278,9 @@ def _first_call(w: ResumeWriter, path: _Path) -> None:
     named = list(zip(names, values[split:], strict=True))
     text = "".join(f"{argument}, " for argument in arguments)
     keywords = ", ".join(f"{name!r}: {value}" for name, value in named)
-    if w.predicts:
-        result = "outcome"
-    else:
-        result = w.risky(path, f"call_from(({w.callers()}), {function}, ({text}), {{{keywords}}})")
-        if len(values) == 1 and not names:
-            w.add(path, f"if {function} is bool: note({result})")
+    result = w.risky(path, f"call_from(({w.callers()}), {function}, ({text}), {{{keywords}}})")
+    if len(values) == 1 and not names:
+        w.add(path, f"if {function} is bool: note({result})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
 
 
@@ -305,27 +302,29 @@ def _queries_machine(w: ResumeWriter, path: _Path) -> str:
     return " or ".join(f"{function} is {name}" for name in asks)
 
 
-def _condition(w: ResumeWriter, path: _Path) -> str | None:
-    """Returns the condition under which the breaking instruction reads the truth of a tensor that
-    the host waits for, and notes the tensor's name; None for other instructions."""
-    if w.code.names[path.ip] in BRANCHES:
+def _predicted_branch(w: ResumeWriter, path: _Path) -> bool:
+    """Emits a jump by a tensor's truth, or its ``bool()``, with the outcome in place of the truth.
+    Returns False for other instructions."""
+    name = w.code.names[path.ip]
+    if name in BRANCHES:
         w.condition = str(path.stack[-1])
-        return f"is_awaited({w.condition})"
-    if w.code.names[path.ip] != "CALL" or w.layout.kw_names:
-        return None
+        w.add(path, f"if not is_awaited({w.condition}): return None")
+        _branch(w, path, "not outcome" if "FALSE" in name else "outcome")
+        return True
+    if name != "CALL" or w.layout.kw_names:
+        return False
     function, values = _called(w, path)
     if len(values) != 1:
-        return None
+        return False
     w.condition = str(values[0])
-    return f"{function} is bool and is_awaited({w.condition})"
+    w.add(path, f"if {function} is not bool or not is_awaited({w.condition}): return None")
+    w.follow(path.split(path.ip + 1, [*path.stack[: -w.code.args[path.ip] - 2], "outcome"]))
+    return True
 
 
 def _first_jump(w: ResumeWriter, path: _Path) -> None:
-    if w.predicts:
-        is_false = "(not outcome)"
-    else:
-        is_false = w.risky(path, f"not {path.stack[-1]}")
-        w.add(path, f"note(not {is_false})")
+    is_false = w.risky(path, f"not {path.stack[-1]}")
+    w.add(path, f"note(not {is_false})")
     _branch(w, path, f"{is_false}" if "FALSE" in w.code.names[path.ip] else f"not {is_false}")
 
 
