@@ -42,11 +42,16 @@ _INTEGERS = {
     "nibbles": "WEIGHT=uint8_t NIBBLES",
 }
 
+#: Half the harmonic mean of rows and columns from which packing both into tiles pays, and the least terms
+#: (kernels/cpu/tiles.cpp, where the processor has tiles).
+TILED_SIDE, TILED_DEPTH = 128, 64
+_TILES = f"tiles TILED_SIDE={TILED_SIDE} TILED_DEPTH={TILED_DEPTH}"
+
 #: family -> (its units: file and preprocessor definitions; its launchers and their argument counts)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
-        ("blocked", "tiles", "epilogue_store", "epilogues"),
+        ("blocked", _TILES, "epilogue_store", "epilogues"),
         {"run_blocked": 15, "run_conv1x1": 9, "run_conv1x1_weight": 7},
     ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),

@@ -45,9 +45,6 @@ BLOCKED_ROWS = 64
 #: With more rows than this, packed weights are read no faster than those that are packed block by block
 #: (vectors of up to 8 floats).
 PACKED_ROWS = 192
-#: Half the harmonic mean of rows and columns from which packing both into tiles pays, and the least terms
-#: (kernels/cpu/tiles.cpp, where the processor has tiles).
-TILED_SIDE, TILED_DEPTH = 128, 64
 #: Above this many rows, MKL computes what the blocked kernel does not take (few columns).
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
@@ -180,7 +177,7 @@ def reads_plain_weights(m: int, k: int, n: int) -> bool:
     """Returns whether a blocked matmul of that many rows reads weights as they lie no slower than packed
     ones."""
     if native.multiplies_in_tiles():
-        return k >= TILED_DEPTH and m * n >= TILED_SIDE * (m + n)
+        return k >= native.TILED_DEPTH and m * n >= native.TILED_SIDE * (m + n)
     return m > PACKED_ROWS and native.lanes() <= 8
 
 

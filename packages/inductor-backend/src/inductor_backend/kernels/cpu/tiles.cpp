@@ -25,8 +25,6 @@
 #define PACKED_BYTES (12 << 20) // of `a` at once, in the last-level cache
 #define MAX_BLOCKS 16           // are packed side by side
 #define HUGE_PAGE (2 << 20)
-#define MIN_TILED_SIDE 128      // half the harmonic mean of rows and columns from which packing them pays
-#define MIN_TILED_DEPTH 64
 // exponents: of the two largest values of lines, which are multiplied, at least and at most; of numbers that have none above
 #define BIAS 127
 #define SMALLEST (BIAS - 86)
@@ -199,7 +197,7 @@ struct Pages {
 static thread_local Pages packed_a, packed_b;
 
 bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64_t K, const Rows& out) {
-    if (K < MIN_TILED_DEPTH || M * N < MIN_TILED_SIDE * (M + N) || !has_tiles()) return false;
+    if (K < TILED_DEPTH || M * N < TILED_SIDE * (M + N) || !has_tiles()) return false;
     const int threads = threads_for(M * N * K);
     const Cut depths((K + STEP - 1) / STEP, MAX_STEPS), steps((M + LINES - 1) / LINES, PACKED_BYTES / PIECE / depths.at(0));
     const int64_t panels = (N + NC - 1) / NC, share = (panels + threads - 1) / threads, most = share < PANELS ? share : PANELS;
