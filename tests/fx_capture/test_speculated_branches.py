@@ -13,6 +13,7 @@ import torch
 import tracer_core
 from tests.fx_capture.test_profiled_branches import BACKENDS, breaks, captures, inner, noting, runs
 from tracer_core.fx_capture import speculated_values
+from tracer_core.trace import assertions
 
 pytestmark = pytest.mark.usefixtures("may_leave_graphs")
 
@@ -262,3 +263,50 @@ def test_tensors_of_inference_mode() -> None:
             torch.testing.assert_close(fast(x), program(x))
         assert breaks(fast) == (backend == "eager")
         assert all("failed" not in record.kind for record in inner(fast).breaks)
+
+
+def test_a_long_loop_is_not_followed_and_no_later_region_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Text generation: checks of the arguments, then a model call a token until all texts end."""
+    reached: list[str] = []
+    monkeypatch.setattr(assertions, "crossed", lambda limit: reached.append(limit))
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(70):
+            x = (x * 1.01).clamp(max=10)
+        return x
+
+    def generate(x: torch.Tensor) -> torch.Tensor:
+        if torch.isnan(x).any():
+            raise_later = True
+        else:
+            raise_later = False
+        x = x + 1 if (x > -5).all() else x - 1
+        ended = False
+        while not ended:
+            x = model(x)
+            ended = bool(x.max() > 9)
+        return x * 0 if raise_later else x
+
+    fast = tracer_core.compile(generate, backend=noting())
+    for n in range(8):
+        x = torch.rand(3) + n / 10
+        torch.testing.assert_close(fast(x), generate(x))
+    assert reached == ["MAX_SPECULATED_LOOP_NODES"]
+
+
+def test_the_layers_of_a_model_are_no_long_loop() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            for _ in range(70):
+                x = (x * 1.01).clamp(max=10)
+            if torch.isinf(x).any():
+                x = x.clamp(-100, 100)
+        return x
+
+    fast = tracer_core.compile(program, backend=noting())
+    for n in range(3):
+        x = torch.rand(3) + n
+        torch.testing.assert_close(fast(x), program(x))
+    assert breaks(fast) == 0 and captures(fast) == 1

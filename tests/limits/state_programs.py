@@ -81,6 +81,18 @@ def a_loop_until_convergence(n):
     return f
 
 
+@case("MAX_SPECULATED_LOOP_NODES", under=100, over=140, says="[data_dependent_branch]",
+      options=FUSES)  # fmt: skip
+def a_long_loop_until_convergence(n):
+    def f(x):
+        while x.abs().max() > 0.5:
+            for _ in range(n):
+                x = x * 0.995
+        return x
+
+    return f
+
+
 VALUES = torch.linspace(0, 1, 16).reshape(4, 4)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import types
 import weakref
 
 import pytest
@@ -417,3 +418,119 @@ def test_what_only_our_caches_watch_is_dropped_without_a_break():
         torch.testing.assert_close(fast(X), X * 2 + 1)
     assert weakref.getweakrefcount(LAUNCHER.kept)  # ours
     assert len(tracer_core.explain(f)(X).breaks) == 1
+
+
+def drops_by_iterator(x, items, note):
+    iterator = iter(items)
+    del items
+    for item in iterator:
+        note(type(item).__name__)
+    item = None
+    note("after the loop")
+    return x + 1
+
+
+def drops_by_pop(x, items, note):
+    inner = [items]
+    del items
+    note("held")
+    inner.pop()
+    note("popped")
+    return x + 1
+
+
+def drops_by_clear(x, items, note):
+    table = {"a": items}
+    del items
+    note("held")
+    table.clear()
+    note("cleared")
+    return x + 1
+
+
+def drops_by_overwriting(x, items, note):
+    table = {"a": (items,)}
+    del items
+    table["a"] = None
+    note("overwritten")
+    return x + 1
+
+
+def drops_by_cell(x, items, note):
+    def read():
+        return len(items)
+
+    note(read())
+    items = ()
+    note("rebound")
+    return x + read()
+
+
+def drops_by_unpacking(x, items, note):
+    pair = (items, 1)
+    del items
+    (first,), second = pair
+    del pair
+    note("unpacked")
+    del first
+    note("dropped")
+    return x + second
+
+
+def drops_by_return(x, items, note):
+    def inside(held):
+        note("inside")
+        return len(held)
+
+    pair = [items]
+    del items
+    n = inside(pair.pop())
+    note("returned")
+    return x + n
+
+
+def drops_by_generator(x, items, note):
+    def each(held):
+        for item in held:
+            yield 1
+        del held, item
+        yield 2
+
+    steps = each(items)
+    del items
+    total = 0
+    for step in steps:
+        note(step)
+        total += step
+    return x + total
+
+
+def drops_by_attribute(x, items, note):
+    holder = types.SimpleNamespace(items=items)
+    del items
+    note("held")
+    holder.items = None
+    note("set")
+    return x + 1
+
+
+@pytest.mark.parametrize("drops", [
+    drops_by_iterator, drops_by_pop, drops_by_clear, drops_by_overwriting, drops_by_cell, drops_by_unpacking,
+    drops_by_return, drops_by_generator, drops_by_attribute,
+], ids=lambda drops: drops.__name__)  # fmt: skip
+def test_an_object_that_only_the_activation_holds_dies_behind_a_graph_break(drops):
+    def make():
+        seen = []
+
+        class T:
+            def __del__(self):
+                seen.append("died")
+
+        def f(x):
+            handed = [[T()]]
+            y = x.sin() if x.sum() > -99 else x
+            return drops(y, handed.pop(), seen.append)
+
+        return f, View(lambda: list(seen))
+
+    compare_with_eager(make, (X,), (Y,), (X,), graphs=None)

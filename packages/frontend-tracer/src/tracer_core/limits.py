@@ -290,6 +290,13 @@ MAX_SPECULATIONS_OF_BRANCH = LIMITS.add(
     beyond="The trace restarts with graph breaks at such branches: a loop follows data.",
     seen=f"{_BREAK} (`data_dependent_branch`)",
 )
+MAX_SPECULATED_LOOP_NODES = LIMITS.add(
+    "MAX_SPECULATED_LOOP_NODES",
+    128,
+    unit="nodes of the graph for one iteration of a ``while`` loop with a branch on a tensor",
+    beyond="This trace restarts, and later ones of the function begin, with graph breaks at such branches.",
+    seen=f"{_BREAK} (`data_dependent_branch`)",
+)
 MAX_SPECULATED_NUMBERS = LIMITS.add(
     "MAX_SPECULATED_NUMBERS",
     256,

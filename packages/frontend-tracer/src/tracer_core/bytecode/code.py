@@ -117,6 +117,20 @@ class Code:
         """Returns the instructions from which every way leads to a ``raise``."""
         return _only_raises(self.names, self.args)
 
+    @functools.cached_property
+    def loops(self) -> tuple[tuple[int, int], ...]:
+        """Returns the first and last instruction of each loop, inner ones first; a loop with several
+        jumps back has a row for each."""
+        jumps = [i for i, name in enumerate(self.names) if name in _JUMPS_BACK]
+        loops = [(self.args[i], i) for i in jumps if self.args[i] <= i]
+        return tuple(sorted(loops, key=lambda loop: loop[1] - loop[0]))
+
+    def in_while(self, at: int) -> bool:
+        """Returns whether the innermost loop around an instruction is a ``while`` statement, which
+        may end by the value of a tensor."""
+        first = next((first for first, last in self.loops if first <= at <= last), None)
+        return first is not None and self.names[first] not in ("FOR_ITER", "SEND")
+
 
 _READS = frozenset(
     {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"}
@@ -138,6 +152,11 @@ ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 #: Flags of generator functions, coroutine functions and asynchronous generators.
 NOT_PLAIN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+#: Jumps that may lead back.
+_JUMPS_BACK = frozenset(
+    {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
+     "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"}
+)  # fmt: skip
 #: Jumps by the truth of a value.
 BRANCHES = frozenset(
     f"POP_JUMP_{way}IF_{what}"

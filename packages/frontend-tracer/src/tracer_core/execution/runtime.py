@@ -48,6 +48,9 @@ class Runtime:
     #: Code that is not inlined -> the kind of the graph break where it is called.
     eager_codes: dict[types.CodeType, str] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    #: Whether it has a ``while`` loop with a large body that ends when data say so. A trace that goes
+    #: on at branches on tensors would follow the loop for nothing, wherever it begins.
+    has_long_loop: bool = False
     #: How many calls reached a graph break.
     n_broken: int = 0
     #: Starts compilations in the background after the call that captured their graphs.
@@ -75,6 +78,7 @@ class Runtime:
         for noted in (crossed_limits.forget, recompiles.forget, forget_history):
             noted(self.owner())
         self.skipped, self.eager_codes, self.answers = None, {}, Answers()
+        self.has_long_loop = False
         self.abandoned.clear()
 
     def compare_again(self) -> None:

@@ -18,10 +18,12 @@ class Outcome:
 @dataclass(slots=True)
 class Speculation:
     """Whether a trace may go on, at a branch on a tensor, the way that the call being captured goes.
-    Mutable. n_answers: of branches that it did so at."""
+    Mutable. n_answers: of branches that it did so at. met_long_loop: it stopped at a ``while`` loop
+    with a large body, which ends when data say so."""
 
     wanted: bool = False
     n_answers: int = 0
+    met_long_loop: bool = False
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from tracer_core.fx_capture.unbacked import is_integer
 from tracer_core.graph_breaks import Retry
 from tracer_core.limits import (
     MAX_SPECULATED_BRANCHES,
+    MAX_SPECULATED_LOOP_NODES,
     MAX_SPECULATED_NUMBERS,
     MAX_SPECULATIONS_OF_BRANCH,
 )
@@ -47,19 +48,41 @@ _PROFILED = "as in the calls before the capture"
 class Assumptions:
     """The outcomes that one trace expects. Mutable: it takes them in order."""
 
-    def __init__(self, outcomes: tuple[Outcome, ...]) -> None:
+    def __init__(self, outcomes: tuple[Outcome, ...], graph: WrittenGraph) -> None:
         self._left = list(reversed(outcomes))
+        self._iterations = _Iterations(graph)
 
-    def take(self, frame: Frame) -> bool | None:
-        """Returns the answer expected at the instruction of a frame, or None. A trace that takes
-        another way than the calls did expects nothing any more."""
+    def take(self, frames: list[Frame]) -> bool | None:
+        """Returns the answer expected at the instruction of the innermost frame, or None. A trace
+        that takes another way than the calls did, or follows a long loop, expects nothing any more."""
         if not self._left:
             return None
-        expected = self._left.pop()
-        if expected.code is frame.code.raw and expected.at == frame.last:
+        expected, frame = self._left.pop(), frames[-1]
+        as_expected = expected.code is frame.code.raw and expected.at == frame.last
+        if as_expected and not self._iterations.is_long(frames):
             return expected.answer
         self._left.clear()
         return None
+
+
+class _Iterations:
+    """How long the iterations of loops are that one trace follows from branch to branch. Mutable."""
+
+    def __init__(self, graph: WrittenGraph) -> None:
+        self._graph = graph
+        #: A branch -> the frames, and the nodes of the graph, when it was executed last.
+        self._executed: dict[tuple[Any, int], tuple[list[Frame], int]] = {}
+
+    def is_long(self, frames: list[Frame]) -> bool:
+        """Returns whether the innermost frame is at a branch again after an iteration of a ``while``
+        loop with many operators. (A ``for`` loop ends by its iterator: the layers of a model.)"""
+        at, n_nodes = (frames[-1].code.raw, frames[-1].last), len(self._graph.graph.nodes)
+        before, n_before = self._executed.get(at, ([], n_nodes))
+        self._executed[at] = frames.copy(), n_nodes
+        if n_nodes - n_before <= MAX_SPECULATED_LOOP_NODES:
+            return False
+        shared = [frame for frame, other in zip(frames, before, strict=False) if frame is other]
+        return bool(shared) and shared[-1].code.in_while(shared[-1].last)
 
 
 class CallSpeculation:
@@ -69,6 +92,7 @@ class CallSpeculation:
         self._speculation = speculation
         self._present = SpeculatedValues(graph)
         self._times_speculated: collections.Counter[tuple[Any, int]] = collections.Counter()
+        self._iterations = _Iterations(graph)
         #: id of a tensor -> (the tensor, its version, the number in it that was speculated).
         self._numbers: dict[int, tuple[torch.Tensor, int, int]] = {}
 
@@ -77,19 +101,21 @@ class CallSpeculation:
         """Returns whether anything may be speculated."""
         return self._speculation.wanted
 
-    def asks(self, frame: Frame) -> bool:
-        """Returns whether the instruction of a frame, a branch, is to be speculated. Raises
-        Retry where there are too many."""
+    def asks(self, frames: list[Frame]) -> bool:
+        """Returns whether the instruction of the innermost frame, a branch, is to be speculated.
+        Raises Retry where there are too many."""
         if not self._speculation.wanted:
             return False
-        at = frame.code.raw, frame.last
+        at = frames[-1].code.raw, frames[-1].last
         self._times_speculated[at] += 1
-        if (
-            self._times_speculated[at] > MAX_SPECULATIONS_OF_BRANCH
-            or self._times_speculated.total() > MAX_SPECULATED_BRANCHES
-        ):
-            total = self._times_speculated.total() > MAX_SPECULATED_BRANCHES
-            crossed("MAX_SPECULATED_BRANCHES" if total else "MAX_SPECULATIONS_OF_BRANCH")
+        reached = {
+            "MAX_SPECULATED_LOOP_NODES": self._iterations.is_long(frames),
+            "MAX_SPECULATED_BRANCHES": self._times_speculated.total() > MAX_SPECULATED_BRANCHES,
+            "MAX_SPECULATIONS_OF_BRANCH": self._times_speculated[at] > MAX_SPECULATIONS_OF_BRANCH,
+        }
+        if any(reached.values()):
+            self._speculation.met_long_loop = reached["MAX_SPECULATED_LOOP_NODES"]
+            crossed(next(limit for limit, is_reached in reached.items() if is_reached))
             reason = "a loop that follows the values of tensors"
             raise Retry(0, "data_dependent_branch", reason, speculates=False)
         return True
@@ -128,7 +154,7 @@ def assumed(tracer: Tracer, value: torch.Tensor) -> bool | None:
         return None
     outcome, why = _only_way(tracer.frames[-1]), "the other way only raises"
     if outcome is None:
-        outcome, why = tracer.assumptions.take(tracer.frames[-1]), _PROFILED
+        outcome, why = tracer.assumptions.take(tracer.frames), _PROFILED
     if outcome is not None:
         _assert(tracer, value, outcome)
         _note(tracer, _BRANCH, outcome, why)
@@ -151,7 +177,7 @@ def checked(tracer: Tracer, value: Any) -> bool:
 def assumed_equal(tracer: Tracer, left: torch.Tensor, right: torch.Tensor) -> bool | None:
     """Returns what torch.equal is expected to say of two tensors of one shape and dtype, and makes
     it a condition of the graph; else None."""
-    answer = tracer.assumptions.take(tracer.frames[-1]) if _may_assert(tracer) else None
+    answer = tracer.assumptions.take(tracer.frames) if _may_assert(tracer) else None
     if answer is not None:
         _assert_equal(tracer, left, right, answer)
         _note(tracer, _EQUAL, answer, _PROFILED)
@@ -220,7 +246,7 @@ def speculated_answer(tracer: Tracer, question: Any) -> int | bool | None:
     data = tracer.recorder.data
     if data is None or not data.are_read(question) or not _may_assert(tracer):
         return None
-    if not tracer.speculation.asks(tracer.frames[-1]):
+    if not tracer.speculation.asks(tracer.frames):
         return None
     node = tracer.recorder.sizes.node(question)
     number = tracer.speculation.number_of(node) if isinstance(node, torch.fx.Node) else None
@@ -234,7 +260,7 @@ def speculated_answer(tracer: Tracer, question: Any) -> int | bool | None:
 
 def _may_speculate(tracer: Tracer, *values: torch.Tensor) -> bool:
     simple = not any(map(torch_private.is_subclass, values))
-    return simple and _may_assert(tracer) and tracer.speculation.asks(tracer.frames[-1])
+    return simple and _may_assert(tracer) and tracer.speculation.asks(tracer.frames)
 
 
 def _only_way(frame: Frame) -> bool | None:

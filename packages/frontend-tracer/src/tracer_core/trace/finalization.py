@@ -50,26 +50,31 @@ torch.nn.Parameter, type(NULL))))  # fmt: skip
 
 
 class _Held:
-    """How often the frames of a trace hold each object, by id. Mutable. Only the innermost frame,
-    and one that has been innermost since, are counted again: nothing else changes."""
+    """Which of the objects that lead to those whose death is to be seen the frames of a trace hold,
+    by id. Mutable. Only the innermost frame, and one that has been innermost since, are looked at
+    again: nothing else changes."""
 
     def __init__(self) -> None:
-        self._counted: list[tuple[Any, Counter[int]]] = []
+        self._leading: set[int] = set()
+        self._held: list[tuple[Any, set[int]]] = []
 
-    def are_fewer(self, frames: list[Any]) -> bool:
-        """Returns whether the frames hold an object less often than they did when last asked."""
-        counted = self._counted
-        first = max(min(len(counted), len(frames)) - 1, 0)
-        while first and counted[first][0] is not frames[first]:
+    def begin(self, leading: set[int], frames: list[Any]) -> None:
+        """Notes what the frames hold after a search. leading: ids of the objects that lead there."""
+        self._leading = leading
+        self._held = [(frame, self._of(frame)) for frame in frames]
+
+    def lost_one(self, frames: list[Any]) -> bool:
+        """Returns whether the frames hold an object no more that they held when last asked."""
+        held = self._held
+        first = max(min(len(held), len(frames)) - 1, 0)
+        while first and held[first][0] is not frames[first]:
             first -= 1
-        before: Counter[int] = Counter()
-        for _, held in counted[first:]:
-            before.update(held)
-        counted[first:] = [(frame, Counter(map(id, _slots(frame)))) for frame in frames[first:]]
-        now: Counter[int] = Counter()
-        for _, held in counted[first:]:
-            now.update(held)
-        return any(now[item] < n for item, n in before.items())
+        before = set().union(*(ids for _, ids in held[first:]))
+        held[first:] = [(frame, self._of(frame)) for frame in frames[first:]]
+        return bool(before) and not before <= set().union(*(ids for _, ids in held))
+
+    def _of(self, frame: Any) -> set[int]:
+        return self._leading.intersection(map(id, _slots(frame)))
 
 
 class Finalization:
@@ -81,7 +86,8 @@ class Finalization:
         #: Containers from before the trace that held such objects when the program changed them.
         self._changed: list[Any] = []
         self._held = _Held()
-        self._mutations = 0
+        #: Changes by the program at the last search; None before the first one.
+        self._mutations: int | None = None
         self._left = MAX_FINALIZATION_VISITS
 
     def start(self, state: tuple[Any, ...]) -> None:
@@ -98,24 +104,26 @@ class Finalization:
                 if ending:
                     self._ending |= ending
                     self._changed.append(holder)
+                    self._mutations = None
 
     def check(self, step: int) -> None:
         """Restarts with a break before `step`, the last instruction, if it dropped an object."""
         if not self._ending:
             return
         tracer = self._tracer
-        fewer = self._held.are_fewer(tracer.frames)
         mutations, self._mutations = self._mutations, tracer.side_effects.mutations
-        if mutations == self._mutations and not fewer:
+        if mutations == self._mutations and not self._held.lost_one(tracer.frames):
             return
+        holders: dict[int, list[int]] = {}
         slots = [value for frame in tracer.frames for value in _slots(frame)]
-        result = self._reached([*slots, *self._changed])
+        result = self._reached([*slots, *self._changed], holders=holders)
         self._left -= len(result)
         if self._left < 0:
             crossed("MAX_FINALIZATION_VISITS")
             self._ending.clear()
             return
         reached = {id(item) for item in result}
+        self._held.begin(_leading(self._ending.keys() & reached, holders), tracer.frames)
         for key, value in list(self._ending.items()):
             if key not in reached:
                 del self._ending[key]
@@ -148,13 +156,24 @@ class Finalization:
             return [item for item in held if item]
         return gc.get_referents(value)
 
-    def _reached(self, roots: list[Any], most: int = MAX_FINALIZATION_OBJECTS) -> list[Any]:
-        """Returns the objects that these lead to, themselves among them; at most so many."""
+    def _reached(
+        self,
+        roots: list[Any],
+        most: int = MAX_FINALIZATION_OBJECTS,
+        holders: dict[int, list[int]] | None = None,
+    ) -> list[Any]:
+        """Returns the objects that these lead to, themselves among them; at most so many. holders:
+        gets the id of each object -> those of what holds it."""
         result = {id(value): value for value in roots}
         queue = deque(result.values())
         while queue and len(result) < most:
-            for part in self._parts(queue.popleft()):
-                if id(type(part)) not in _LEAVES and id(part) not in result:
+            holder = queue.popleft()
+            for part in self._parts(holder):
+                if id(type(part)) in _LEAVES:
+                    continue
+                if holders is not None:
+                    holders.setdefault(id(part), []).append(id(holder))
+                if id(part) not in result:
                     result[id(part)] = part
                     queue.append(part)
         if queue:
@@ -179,6 +198,18 @@ class Finalization:
         ]
         reachable = {id(item) for item in self._reached(outside)}
         return {id(node): node for node in nodes if id(node) not in reachable and _may_end(node)}
+
+
+def _leading(ends: Iterable[int], holders: dict[int, list[int]]) -> set[int]:
+    """Returns the objects that lead to some, by id, and these themselves."""
+    result = set(ends)
+    queue = list(result)
+    while queue:
+        for holder in holders.get(queue.pop(), ()):
+            if holder not in result:
+                result.add(holder)
+                queue.append(holder)
+    return result
 
 
 def _slots(frame: Any) -> Iterator[Any]:

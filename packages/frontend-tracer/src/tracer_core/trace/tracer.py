@@ -158,7 +158,7 @@ class Tracer(Machine):
         self.fakes.mode.by_class = self.subclasses.dispatch
         self.finalization = Finalization(self, self.live_generators)
         self.loops = UnrolledLoops(self, unrolls)
-        self.assumptions = Assumptions(shapes.specializations.outcomes)
+        self.assumptions = Assumptions(shapes.specializations.outcomes, self.recorder)
         self.speculation = CallSpeculation(shapes.speculation, self.recorder)
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()

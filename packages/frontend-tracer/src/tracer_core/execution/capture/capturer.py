@@ -162,7 +162,9 @@ def _traced(
     from tracer_core.execution.capture.trace import capture  # heavy: the tracer
     from tracer_core.execution.entry.builder import EntryBuilder  # heavy: the tracer
 
-    speculation = Speculation(cache.specializations.speculates and runtime.may_speculate())
+    speculation = Speculation(
+        cache.specializations.speculates and runtime.may_speculate() and not runtime.has_long_loop
+    )
     has_assumptions = bool(cache.specializations.outcomes)
     name = f"graph_{next(_graph_numbers)}"
     writer = functools.partial(EntryBuilder, behind_break=not isinstance(cache.key, StartKey))
@@ -173,6 +175,7 @@ def _traced(
                 runtime.answers, speculation,
             )  # fmt: skip
         give_back_free_memory()
+        runtime.has_long_loop |= speculation.met_long_loop
     except (UserError, Abandoned) as error:
         if has_assumptions or speculation.n_answers:
             raise _FailedSpeculation from error
