@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import string
 import types
@@ -237,3 +238,38 @@ def test_a_size_that_c_code_is_given(name):
         return GIVEN_TO_C_CODE[name](x.numel()), x + 1
 
     same(program, *[(torch.ones(n),) for n in (2, 5, 7, 8)], breaks=None)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_number_that_a_branch_compared_with_two_sizes(dynamic):
+    """A static cache's length beside those of the text and of its mask."""
+    cache = types.SimpleNamespace(length=4)
+
+    def program(x, mask):
+        if cache.length == mask.shape[0] and mask.shape[0] == x.shape[0]:
+            return x * cache.length
+        return x - 1
+
+    compiled = tracer_core.compile(program, backend="eager", dynamic=dynamic)
+    for size, other, cache.length in (
+        (4, 4, 4), (5, 5, 5), (6, 7, 6), (7, 7, 6), (6, 6, 7), (7, 6, 7), (3, 3, 3), (9, 9, 9),
+    ):  # fmt: skip
+        x, mask = torch.randn(size), torch.ones(other)
+        assert torch.equal(compiled(x, mask), program(x, mask))
+
+
+def test_numbers_and_sizes_that_equal_one_another_in_a_row():
+    limits = types.SimpleNamespace(text=4, mask=4)
+
+    def program(x, y, mask):
+        if limits.mask == mask.shape[0] and mask.shape[0] == y.shape[0]:
+            x = x + 1
+        if y.shape[0] == x.shape[0]:
+            x = x * limits.mask
+        return x * limits.text
+
+    compiled = tracer_core.compile(program, backend="eager", dynamic=True)
+    for sizes in itertools.product((5, 6), repeat=3):
+        for limits.text, limits.mask in ((7, 5), (5, 6), (8, 8)):
+            args = [torch.randn(size) for size in sizes]
+            assert compiled(*args).equal(program(*args))

@@ -87,6 +87,20 @@ def is_known_to_be(size: Any, number: int) -> bool:
     return bool(statically_known_true(size == number))
 
 
+def upper_bound(expr: Any, ranges: Mapping[Any, tuple[int, int | None]]) -> int | None:
+    """Returns an upper bound of a sympy expression, or None. ranges: symbol -> its least and largest
+    value (None: unbounded)."""
+    from torch.utils._sympy.numbers import int_oo  # heavy: sympy
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    known = {
+        symbol: ValueRanges(lower, int_oo if upper is None else upper)
+        for symbol, (lower, upper) in ranges.items()
+    }
+    upper = bound_sympy(expr, known).upper
+    return int(upper) if upper.is_Integer else None
+
+
 @functools.cache
 def multiplies_16_bits(dtype: Any) -> bool:
     """Whether ATen's kernels of the CPU multiply bfloat16 or float16 by the processor's instructions."""

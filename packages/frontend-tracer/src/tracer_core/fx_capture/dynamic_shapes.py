@@ -190,7 +190,8 @@ def size_conditions(
     # the text of each source in the template of a Relation
     place = {source: f"{{{i}}}" for i, source in enumerate(sources)}
     inputs = [(place[source], fake) for source, fake in tensors.items()]
-    where = {symbol: place[source] for symbol, source in numbers.items()} | size_places(inputs)
+    # a number's own place: a size that the trace found equal to it is compared with it
+    where = size_places(inputs) | {symbol: place[source] for symbol, source in numbers.items()}
     checks: list[str] = []
     for text, fake in inputs if strides else ():  # one that no size determines has its own symbol
         for i, stride in enumerate(fake.stride()):
@@ -206,7 +207,7 @@ def size_conditions(
     for symbol, text in where.items():
         replaced = shape_env.replacements.get(symbol)
         if replaced is not None:
-            checks.append(f"{text} == {printer(replaced, where)}")
+            checks.append(f"{text} == {printer(shape_env.simplify(replaced), where)}")
         bounds = shape_env.var_to_range.get(symbol)
         if bounds is not None and symbol not in numbers:
             lower, upper = torch_private.finite_bounds(bounds)

@@ -168,7 +168,8 @@ class SizeNodes:
 
     def take_strides(self, sources: Sources) -> None:
         """Makes graph inputs of the strides of views whose base has a symbolic size: no size of the
-        view determines them, and a lowered graph cannot read strides off its inputs."""
+        view determines them, and a lowered graph cannot read strides off its inputs. So it does of
+        the numbers in sizes that are expressions (``76 - n`` behind ``x.shape[0] + n == 76``)."""
         inputs = [
             value
             for value in self._written.inputs
@@ -180,6 +181,9 @@ class SizeNodes:
             for size in getattr(item.node.meta["val"], "shape", (item.node.meta["val"],))
             if isinstance(size, torch.SymInt)
         }
+        for symbol in sorted(self._in_sizes(inputs) - known, key=str):
+            if symbol in self.numbers:
+                self.node(symbol)
         for item in inputs:
             if not isinstance(item.value, torch.Tensor):
                 continue
@@ -189,3 +193,10 @@ class SizeNodes:
                     known.add(symbol)
                     at = sources.make(item.source, SourceKind.COMPUTED, f"{{b}}.stride({dim})")
                     self._written.placeholder(at, item.value.stride(dim), stride)
+
+    @staticmethod
+    def _in_sizes(inputs: list[GraphInput]) -> set[Any]:
+        """Returns the symbols in the sizes of inputs."""
+        shapes = (getattr(item.node.meta["val"], "shape", ()) for item in inputs)
+        sizes = (size for shape in shapes for size in shape if isinstance(size, torch.SymInt))
+        return {symbol for size in sizes for symbol in size.node.expr.free_symbols}

@@ -13,7 +13,7 @@ import torch
 
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.torch_private import is_known_to_be
+from inductor_backend.torch_private import is_known_to_be, upper_bound
 from tracer_core.plugin_api import SizeSpec
 
 
@@ -83,16 +83,13 @@ class SizeVars:
         """Returns an upper bound for every size in range, or None."""
         if isinstance(expr, int):
             return expr
-        import sympy
-
-        values = {}
+        ranges = {}
         for symbol in expr.free_symbols:
             spec = self.specs.get(symbol.name)
-            if spec is None or spec.upper is None:
+            if spec is None:
                 return None
-            values[symbol] = spec.upper
-        result = sympy.sympify(expr).subs(values)
-        return int(result) if result.is_Integer and not expr.has(sympy.Mod) else None
+            ranges[symbol] = spec.lower, spec.upper
+        return upper_bound(expr, ranges)
 
     def nonnegative(self, expr: Expr) -> bool:
         """Tells whether an expression is provably nonnegative for every size in range."""
