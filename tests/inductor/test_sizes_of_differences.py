@@ -45,7 +45,7 @@ def positions(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_a_row_whose_length_is_a_difference(dynamic: bool | None, dtype: torch.dtype) -> None:
     fast = tracer_core.compile(positions, dynamic=dynamic, fullgraph=True)
-    for number in (74, 70, 36, 20, 60, 70, 5, 74):
+    for number in (30, 36, 20, 60, 70, 5, 74):
         x = torch.randint(0, 9, (2, 76 - number)).to(dtype)
         for result, wanted in zip(fast(x, number), positions(x, number), strict=True):
             torch.testing.assert_close(result, wanted)
