@@ -16,7 +16,9 @@ import pytest
 import torch
 
 import tracer_core
-from tests.support.eager_reference import same
+from tests.fx_capture.test_profiled_branches import captures
+from tests.support.eager_reference import outcome, same
+from tracer_core.testing import compare
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -273,3 +275,53 @@ def test_numbers_and_sizes_that_equal_one_another_in_a_row():
         for limits.text, limits.mask in ((7, 5), (5, 6), (8, 8)):
             args = [torch.randn(size) for size in sizes]
             assert compiled(*args).equal(program(*args))
+
+
+def test_a_message_that_is_not_read_has_no_guard():
+    """`generate` prepares the message of an error with the text's length."""
+    settings = types.SimpleNamespace(length=20)
+
+    def program(x, name):
+        message = f"{name} {{b}} {settings.length:>6}, " + f"x has {x.shape[0]}"
+        if settings.length > 1_000:
+            raise ValueError(message)
+        message += f"; at most {settings.length}."
+        if settings.length > 900:
+            raise ValueError(f"{message}!")
+        return x * settings.length
+
+    compiled = tracer_core.compile(program, backend="eager", recompile_limit=4)
+    for size, settings.length in zip(range(3, 13), range(20, 30), strict=True):
+        x = torch.randn(size)
+        assert compiled(x, "x").equal(program(x, "x"))
+    assert captures(compiled) == 2
+    for settings.length in (950, 1_950, 960, 25):
+        compare(outcome(program, (x, "x")), outcome(compiled, (x, "x")), path="a message")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x, text: (x + len(text), text),
+        lambda x, text: {text: x}["4 of " + text[5:]] if text[0] == "4" else text + "!",
+        lambda x, text: (text + "|" if x.sum() < 1e9 else None, [text] * 2),
+        lambda x, text: types.SimpleNamespace(text=text).text.split(),
+        lambda x, text: f"{text:>12}{text!r}",
+    ],
+    ids=["returned", "key", "break", "attribute", "formatted"],
+)
+def test_a_text_of_numbers_that_is_read(read):
+    def program(x):
+        return read(x, f"{x.shape[0]} of {x.shape[1]:03d}" + ".")
+
+    same(program, *[(torch.ones(n, n + 1),) for n in (4, 5, 4, 7, 9, 4)], breaks=None)
+
+
+def test_a_text_that_cannot_be_made():
+    def program(x):
+        try:
+            return f"{x.shape[0]:s}"
+        except ValueError as error:
+            return str(error)
+
+    same(program, *[(torch.ones(n),) for n in (4, 5, 6)], breaks=None)

@@ -117,7 +117,14 @@ class ContainerSemantics(Protocol):
         """Yields the items of a mapping one by one; a key may come twice."""
         ...
 
-    def format(self, value: Any, spec: str) -> str: ...
+    def formatted(self, value: Any, spec: str) -> Any:
+        """Returns ``format(value, spec)``, or what `LazyValue` stands for it until it is read."""
+        ...
+
+    def joined(self, parts: list[Any]) -> Any:
+        """Returns a `LazyValue` for the sum of strings of which one is such a text; None where none
+        is."""
+        ...
 
     def loop(self, value: Any) -> Any:
         """iter(value) for a ``for`` loop, whose iterator no other code sees."""

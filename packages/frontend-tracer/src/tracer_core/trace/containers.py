@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.graph_breaks import Break
@@ -36,6 +37,7 @@ from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, ScalarLoop
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
+from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 if TYPE_CHECKING:
     from tracer_core.trace.tracer import Tracer
@@ -540,6 +542,16 @@ class Containers(Component):
         keys = self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {})
         for key in self.spread(keys):
             yield key, self.getitem(value, key)
+
+    def formatted(self, value: Any, spec: str) -> Any:
+        """Returns a text, unread where it is that of a symbolic number: most messages are prepared
+        for an error that is not raised."""
+        text = self.tracer.scalars.text([value], spec) if type(value) in SYMBOLS else None
+        return self.format(value, spec) if text is None else text
+
+    def joined(self, parts: list[Any]) -> Any:
+        lazy = any(type(part) is LazyValue for part in parts)
+        return self.tracer.scalars.text(parts) if lazy else None
 
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):

@@ -206,8 +206,11 @@ class EagerContainers:
         for key in list(value.keys()):
             yield key, value[key]
 
-    def format(self, value: Any, spec: str) -> str:
+    def formatted(self, value: Any, spec: str) -> Any:
         return format(value, spec)
+
+    def joined(self, parts: list[Any]) -> Any:
+        return None
 
     def list_append(self, target: Any, value: Any) -> None:
         target.append(value)

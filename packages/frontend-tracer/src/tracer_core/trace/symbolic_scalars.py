@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.size_nodes import VaryingNumber
@@ -60,6 +61,8 @@ class SymbolicScalars(Component):
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
         #: computed source -> number of operations in its expression.
         self._sizes: dict[Source, int] = {}
+        #: Source of a text -> the symbols whose text it is.
+        self._texts: dict[Source, tuple[Any, ...]] = {}
         #: What makes numbers alike -> their sources: the first is an input of the graph, and the
         #: entry guards that the others equal it.
         self.alike: dict[Any, list[Source]] = {}
@@ -210,6 +213,43 @@ class SymbolicScalars(Component):
         ]
         return self.provenance.read_varying(result, self._computed(template, texts), always=True)
 
+    def text(self, parts: Sequence[Any], spec: str = "") -> LazyValue | None:
+        """Returns the text that symbols, strings and such texts make together, which is guarded only
+        where the program reads it; None where a part is another value, or cannot be formatted."""
+        if type(spec) is not str or self.tracer.python_rng.states:  # random numbers have no guards
+            return None
+        value, sources, symbols = "", list[str | Source](), list[Any]()
+        for part in parts:
+            origin = self.origin(part) if type(part) in SYMBOLS else None
+            if type(part) is str:
+                value, at = value + part, _literal(part)
+            elif type(part) is LazyValue and part.source in self._texts:
+                value, at = value + part.value, part.source
+                symbols += self._texts[part.source]
+            elif origin is not None:
+                try:
+                    value += format(origin[0], spec)
+                except ValueError:
+                    return None
+                at = self._computed("format({0}, {1})", [origin[1], _literal(spec)])
+                symbols.append(part)
+            else:
+                return None
+            sources.append(at)
+        if sum(self._sizes.get(source, 1) for source in sources) > MAX_SCALAR_OPERATIONS:
+            return None
+        template = " + ".join(f"{{{i}}}" for i in range(len(sources)))
+        result = self._computed(f"({template})", sources)
+        self._texts[result] = tuple(symbols)
+        return LazyValue(value, result)
+
+    def read(self, text: LazyValue) -> bool:
+        """Returns whether a value is a text of symbols; guards these by their values if so."""
+        symbols = self._texts.get(text.source, ())
+        for symbol in symbols:
+            self.concrete(symbol)
+        return bool(symbols)
+
     def looked_up(self, table: Any, key: Any) -> Any:
         """Returns the number that a list or dictionary from before the call has at a symbol, as a
         symbol of its own; None where each key needs a graph of its own."""
@@ -297,6 +337,11 @@ def _template(function: Callable[..., Any], n_operands: int) -> str | None:
         return f"({{0}} {_TEXTS[function]} {{1}})"
     name = COMPUTED_CALLS.get(function)
     return name and f"{name}({', '.join(f'{{{i}}}' for i in range(n_operands))})"
+
+
+def _literal(text: str) -> str:
+    """Returns a string's Python text, without the braces that mark a template's places."""
+    return repr(text).replace("{", "\\x7b")
 
 
 def _is_number(value: Any) -> bool:

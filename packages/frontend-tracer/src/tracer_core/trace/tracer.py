@@ -183,6 +183,8 @@ class Tracer(Machine):
         )
 
     def open(self, unread: LazyValue) -> Any:
+        if self.scalars.read(unread):
+            return unread.value
         return self.provenance.read_varying(unread.value, unread.source)
 
     def open_called(self, unread: LazyValue) -> Any:

@@ -22,11 +22,19 @@ use_own_builtins(globals())
 handlers({
     "BUILD_TUPLE": lambda m, f, arg: f.stack.append(m.names.register(tuple(m.pop_n(f, arg)))),
     "BUILD_LIST": lambda m, f, arg: f.stack.append(m.names.register(m.pop_n(f, arg))),
-    "BUILD_STRING": lambda m, f, arg: f.stack.append("".join(m.pop_n(f, arg))),
+    "BUILD_STRING": lambda m, f, arg: f.stack.append(_joined(m, f, arg)),
     "BUILD_SLICE": lambda m, f, arg: f.stack.append(slice(*m.pop_n(f, arg))),
-    "FORMAT_SIMPLE": lambda m, f, arg: f.stack.append(m.containers.format(m.pop(f), "")),
+    "FORMAT_SIMPLE": lambda m, f, arg: f.stack.append(m.containers.formatted(m.pop(f), "")),
     "LIST_TO_TUPLE": lambda m, f, arg: f.stack.append(_list_to_tuple(m, m.pop(f))),
 })  # fmt: skip
+
+
+def _joined(m: Machine, f: Frame, arg: int) -> Any:
+    text = m.containers.joined(f.stack[-arg:])
+    if text is None:
+        return "".join(m.pop_n(f, arg))
+    del f.stack[-arg:]
+    return text
 
 
 def _list_to_tuple(m: Machine, items: list[Any]) -> tuple[Any, ...]:
@@ -63,7 +71,7 @@ def format_value(m: Machine, f: Frame, arg: int) -> None:
     convert: Any = (None, str, repr, ascii)[arg & 3]
     if convert is not None:
         value = m.calls.call_value(convert, [value], {})
-    f.stack.append(m.containers.format(value, spec))
+    f.stack.append(m.containers.formatted(value, spec))
 
 
 @opcode("CONVERT_VALUE")
@@ -74,7 +82,7 @@ def convert_value(m: Machine, f: Frame, arg: int) -> None:
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(m: Machine, f: Frame, arg: Any) -> None:
     value, spec = m.pop_n(f, 2)
-    f.stack.append(m.containers.format(value, spec))
+    f.stack.append(m.containers.formatted(value, spec))
 
 
 @opcode("BUILD_INTERPOLATION")
