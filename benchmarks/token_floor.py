@@ -10,7 +10,8 @@ models with a static cache, one sequence in bfloat16, after a prompt of `PROMPT`
 - ``busy_ms`` and ``kernels``: what the device does of a token, and in how many launches; the rest of
   ``token_ms`` is the host's;
 - ``kernel_ms``: the largest sums by kernel;
-- ``first_s``: seconds of the first text; ``same``: how many of 24 tokens are eager's before the first
+- ``first_s``: seconds of the first text; ``next_s``: of `TEXTS`, one after the other, each with other
+  lengths of the prompt and of the text; ``same``: how many of 24 tokens are eager's before the first
   other one, and ``error``: the largest relative error of these steps' logits against eager's.
 
 ``--weights int8 float8 int4_groups`` has the linear layers' weights quantized by torchao; a row's name
@@ -37,6 +38,8 @@ from benchmarks.kernel_alignment import own_times
 from benchmarks.timing import table
 
 PROMPT, CACHE, SHORT, LONG, COMPARED = 1024, 2048, 16, 144, 24
+#: Tokens of the prompt and new ones, of the texts after the first one.
+TEXTS = ((900, 20), (700, 32), (512, 24), (640, 28), (900, 20))
 COMPILERS = ("eager", "torch", "ours", "ours:generate")
 
 #: name -> (entry of `generation.MODELS`, sizes)
@@ -83,7 +86,8 @@ class Text:
         torch.set_default_dtype(torch.float32)
         if weights:
             quantise(self.model, weights)
-        self.model.generation_config.eos_token_id = None
+        # A token that no text has: each is as long as asked for, and checked for its end.
+        self.model.generation_config.eos_token_id = sizes["vocab_size"]
         self.cache = transformers.StaticCache(config=settings, max_cache_len=CACHE)
         self.name, self.compiler, self.run = name + weights, compiler, self.model.generate
         if compiler == "ours":
@@ -94,21 +98,21 @@ class Text:
     def __call__(self, question: str) -> dict[str, Any]:
         return {"prepare": self.prepare, "measure": self.measure}[question]()
 
-    def generate(self, tokens: int, **more: Any) -> Any:
+    def generate(self, tokens: int, prompt: int = PROMPT, **more: Any) -> Any:
         import torch
 
         self.cache.reset()
         with torch.no_grad():
             result = self.run(
-                self.prompt, max_new_tokens=tokens, do_sample=False, pad_token_id=0,
+                self.prompt[:, :prompt], max_new_tokens=tokens, do_sample=False, pad_token_id=0,
                 past_key_values=self.cache, disable_compile=self.compiler != "torch", **more,
             )  # fmt: skip
         torch.cuda.synchronize()
         return result
 
-    def _seconds(self, tokens: int) -> float:
+    def _seconds(self, tokens: int, prompt: int = PROMPT) -> float:
         started = time.perf_counter()
-        self.generate(tokens)
+        self.generate(tokens, prompt)
         return time.perf_counter() - started
 
     def prepare(self) -> dict[str, Any]:
@@ -123,6 +127,7 @@ class Text:
         text = result.sequences[0, PROMPT:].cpu(), torch.stack(result.logits)[:, 0].cpu()
         path = Path(tempfile.gettempdir()) / f"token_floor_{self.name}.pt"
         answer: dict[str, Any] = {"first_s": round(first, 2)}
+        answer["next_s"] = [round(self._seconds(tokens, prompt), 2) for prompt, tokens in TEXTS]
         if self.compiler == "eager":
             torch.save(text, path)
         elif path.exists():
@@ -215,7 +220,8 @@ def main(arguments: Sequence[str]) -> int:
             except harness.Failed as error:
                 rows[key] = {"failed": str(error)[-800:]}
         chosen.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    head = ["row", "token_ms", "floor_ms", "share", "busy_ms", "kernels", "first_s", "same", "error", "peak_MiB"]  # fmt: skip
+    head = ["row", "token_ms", "floor_ms", "share", "busy_ms", "kernels", "first_s", "next_s", "same",
+            "error", "peak_MiB"]  # fmt: skip
     lines = [
         [key, *(str(row.get(column, "-")) for column in head[1:])] for key, row in rows.items()
     ]
