@@ -12,15 +12,15 @@ from tests.support.comparison import assert_as_accurate
 LAYOUTS = list(itertools.product(("rows", "columns"), repeat=2))
 
 #: rows, terms, columns: one group of rows and several, panels that are whole, cut and alone, terms in
-#: one part and in many, rows in several steps (more than 2^20 elements of `a`).
+#: one part and in many, rows in several steps (more than 2^22 elements of `a`).
 SIZES = [
     (64, 16, 64),
     (97, 385, 321),
     (192, 384, 257),
     (66, 1030, 127),
-    (515, 2048, 96),
+    (1100, 4000, 65),
     (193, 5000, 65),
-    (1543, 700, 48),
+    (6100, 700, 48),
 ]
 
 

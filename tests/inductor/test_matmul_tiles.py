@@ -9,10 +9,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.kernels import small_gemm
-from tests.support.comparison import assert_as_accurate
+from inductor_backend.kernels import native, packed_weights, small_gemm
+from tests.support.comparison import assert_as_accurate, assert_as_accurate_as_eager
 
 LAYOUTS = [("rows", "rows"), ("rows", "columns"), ("columns", "rows"), ("columns", "columns")]
 
@@ -43,11 +44,12 @@ def matrix(rows, columns, layout="rows"):
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
 def test_every_layout_and_number_of_threads(layouts, m, k, n):
     a, b = matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
-    exact, results = a.double() @ b.double(), []
+    exact, results, tiles = a.double() @ b.double(), [], packed_weights.pack_tiles(b)
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
         results.append(small_gemm.blocked_mm(a, b))
         assert_as_accurate(results[-1], a @ b, exact)
+        results.append(small_gemm.blocked_mm(a, b, tiles=tiles))
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -117,6 +119,8 @@ def assert_special(a, b):
     want, ours = a @ b, small_gemm.blocked_mm(a, b)
     size = want[want.isfinite()].abs().max()
     torch.testing.assert_close(ours, want, rtol=1e-5, atol=float(size) * 1e-5, equal_nan=True)
+    once = small_gemm.blocked_mm(a, b, tiles=packed_weights.pack_tiles(b))
+    assert torch.equal(once.nan_to_num(7), ours.nan_to_num(7))
 
 
 def test_a_training_step_between_eager_ones():
@@ -134,3 +138,72 @@ def test_a_training_step_between_eager_ones():
         model(x).square().mean().backward()
         for mine, parameter in zip(ours, model.parameters(), strict=True):
             torch.testing.assert_close(mine, parameter.grad, rtol=1e-4, atol=1e-7)
+
+
+def rows_of(call):
+    """The operators of a call, as a profile shows them, without their lines."""
+    with torch.profiler.profile() as profile:
+        call()
+    names = {event.key.partition(" (")[0] for event in profile.key_averages()}
+    return {name for name in names if name.startswith(("aten.", "packed."))}
+
+
+class Frozen(nn.Module):
+    """Layers that are followed by activations, a residual and a norm, whose queries are one matmul."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(256),
+            nn.Linear(256, 1600),
+            nn.Linear(1600, 256),
+        )
+        self.query, self.key = nn.Linear(256, 256), nn.Linear(256, 256, bias=False)
+        self.by_rows = nn.Parameter(torch.randn(256, 320) / 16)
+
+    def forward(self, x):
+        x = self.down(F.gelu(self.up(self.norm(x)))) + x
+        y = F.relu(F.hardswish(self.query(x)) + x)
+        return y + self.key(x), (x.flatten(0, -2) @ self.by_rows).relu()
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    torch.manual_seed(0)
+    model = Frozen().eval()
+    return model, tracer_core.compile(model, dynamic=True, options={"freeze": True})
+
+
+@pytest.mark.parametrize("rows", [160, 192, 257, 1, 40, 700])
+def test_frozen_layers(frozen, rows):
+    """Weights are packed once, for the rows of the first call, and are right for any."""
+    model, fast = frozen
+    with torch.no_grad():
+        x = torch.randn(rows, 256)
+        assert_as_accurate_as_eager(fast(x), model, x)
+
+
+@pytest.mark.skipif(not native.multiplies_in_tiles(), reason="a rule for processors with tiles")
+@pytest.mark.parametrize("rows", [64, 192, 1024])
+def test_which_frozen_layers_are_packed_for_tiles(rows):
+    """Few rows wait for memory, which tiles take half as much again of; many pay for packing."""
+    model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256)).eval()
+    fast, x = tracer_core.compile(model, options={"freeze": True}), torch.randn(rows, 256)
+    with torch.no_grad():
+        assert_as_accurate_as_eager(fast(x), model, x)
+        names = rows_of(lambda: fast(x))
+    kernels = {64: "packed.linear by run_packed", 192: "packed.linear by run_blocked"}
+    assert names == {kernels.get(rows, "aten.addmm.default by run_blocked")}
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e-42, 3e38])
+def test_frozen_special_weights_that_change(value):
+    model, x = nn.Linear(320, 256).eval(), torch.randn(200, 320)
+    fast = tracer_core.compile(model, options={"freeze": True})
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
+        model.weight[5, 7] = value
+        want = model(x)
+        torch.testing.assert_close(fast(x), want, rtol=1e-5, atol=1e-5, equal_nan=True)
+        x[3, 7] = float("inf")
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5, equal_nan=True)

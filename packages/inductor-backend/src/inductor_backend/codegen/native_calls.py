@@ -14,6 +14,7 @@ from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, LoopProgram, Strided
 from inductor_backend.ir.size_source import size_expression
 from inductor_backend.kernels import attention, conv1x1, packed_weights, quantized, winograd
+from inductor_backend.kernels.native import EPILOGUES as ALL_EPILOGUES
 from inductor_backend.kernels.packed_ops import geometry, name_of
 from inductor_backend.kernels.selection import (
     FEW_ROWS_FORMS,
@@ -141,7 +142,7 @@ def _blocked(call: NativeCall) -> Launch:
         call.address(b),
         *b.layout.strides,
     ]
-    return "run_blocked", [*operands, *_after_operands(call)]
+    return "run_blocked", [*operands, *_after_operands(call), 0]
 
 
 def _batch(call: NativeCall) -> Launch:
@@ -151,7 +152,7 @@ def _batch(call: NativeCall) -> Launch:
     addresses = [_of_batch(call, value) for value in (a, b, call.result)]
     numbers: list[str | Expr] = [addresses[0], *a.layout.strides[1:]]
     numbers += [addresses[1], *b.layout.strides[1:], addresses[2], call.result.layout.strides[1]]
-    return "run_blocked", [*numbers, m, n, k, 0, 0, 0, EPILOGUES["none"]]
+    return "run_blocked", [*numbers, m, n, k, 0, 0, 0, EPILOGUES["none"], 0]
 
 
 def _of_batch(call: NativeCall, operand: Strided) -> str:
@@ -236,10 +237,15 @@ def _packed_weight_convolution(call: NativeCall) -> Launch:
 
 
 def _packed_weight_linear(call: NativeCall) -> Launch:
-    x, weight, bias, count = call.node.args
+    x, weight, bias, count, *matrix = call.node.args
     node, residual = call.node, call.node.residual
     (m, k), ldx = x.layout.sizes, x.layout.strides[0]
     ldr = 0 if residual is None else residual.layout.strides[0]
+    if matrix:
+        operands = [call.address(x), ldx, 1, call.address(matrix[0]), *matrix[0].layout.strides]
+        result = [call.address(call.result), count, m, count, k, *call.addresses(bias, residual)]
+        launch = [*operands, *result, ldr, ALL_EPILOGUES[node.epilogue], call.address(weight)]
+        return "run_blocked", launch
     values = packed_weights.linear_call(
         m, k, count, ldx, count, ldr, node.epilogue, node.last_epilogue
     )

@@ -45,6 +45,8 @@ _INTEGERS = {
 #: Half the harmonic mean of rows and columns from which packing both into tiles pays, and the least terms
 #: (kernels/cpu/tiles.cpp, where the processor has tiles).
 TILED_SIDE, TILED_DEPTH = 128, 64
+#: The same where the second operand was packed before, and the rows beyond which that saves nothing.
+PACKED_TILED_SIDE, PACKED_TILED_ROWS = 100, 512
 _TILES = f"tiles TILED_SIDE={TILED_SIDE} TILED_DEPTH={TILED_DEPTH}"
 
 #: family -> (its units: file and preprocessor definitions; its launchers and their argument counts)
@@ -52,7 +54,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
         ("blocked", _TILES, "epilogue_store", "epilogues"),
-        {"run_blocked": 15, "run_conv1x1": 9, "run_conv1x1_weight": 7},
+        {"run_blocked": 16, "run_conv1x1": 9, "run_conv1x1_weight": 7, "pack_tiles": 6},
     ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
     "convolution_backward": (

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.kernels import packed_weights
+from inductor_backend.kernels import packed_weights, small_gemm
 from inductor_backend.kernels.attention import attention as attention
 from inductor_backend.kernels.attention import decoding_attention as decoding_attention
 from inductor_backend.kernels.native import function
@@ -56,6 +56,11 @@ def pack(weight: torch.Tensor, numbers: Sequence[Any]) -> torch.Tensor:
     return packed_weights.pack(weight, geometry(numbers))
 
 
+def pack_tiles(matrix: torch.Tensor) -> torch.Tensor:
+    """Returns a matrix [K, N] in parts for the blocked kernel's tiles."""
+    return packed_weights.pack_tiles(matrix)
+
+
 def convolution(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -95,9 +100,15 @@ def linear(
     epilogue: str = "none",
     residual: torch.Tensor | None = None,
     last_epilogue: str = "none",
+    matrix: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Computes ``last_epilogue(epilogue(x @ weight + bias) + residual)`` with x [M, K]."""
+    """Computes ``last_epilogue(epilogue(x @ weight + bias) + residual)`` with x [M, K]. matrix: the
+    weight as it lies, where `pack_tiles` packed it (then without last_epilogue)."""
     inputs = None if residual is None else residual.contiguous()
+    if matrix is not None:
+        return small_gemm.blocked_addmm(
+            bias, x, matrix, epilogue=epilogue, residual=inputs, tiles=weight
+        )
     return packed_weights.linear(
         x.contiguous(), weight, count, bias, before=epilogue, residual=inputs, after=last_epilogue
     )
@@ -125,5 +136,5 @@ def lstm(
 
 
 OPERATORS: frozenset[Callable[..., Any]] = frozenset(
-    {pack, convolution, linear, lstm, attention, decoding_attention, quantized_mm}
+    {pack, pack_tiles, convolution, linear, lstm, attention, decoding_attention, quantized_mm}
 )

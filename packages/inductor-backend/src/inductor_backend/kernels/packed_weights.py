@@ -14,12 +14,16 @@ from typing import Any
 import torch
 
 from inductor_backend.kernels.native import EPILOGUES, function, lanes
+from inductor_backend.runtime.huge_pages import in_large_pages
 
 #: Winograd pays from this many tiles (of 2x2 pixels), if they hold this many pixels on average.
 TILES, PIXELS_OF_A_TILE = 8, 2.7
 
 #: Sizes of groups that have kernels whose sums stay in registers.
 GROUPED = (8, 16, 32)
+
+#: Bytes of a tile, and products of its elements and rows of two of them (kernels/cpu/tiles.cpp).
+_TILE, _TILE_SIDE = 1024, 32
 
 #: Convolutions with fewer channels than this read lines of taps from a padded copy.
 FEW_CHANNELS = 12
@@ -150,6 +154,19 @@ def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tupl
         return packer(g), [g.count, inside, strides[0], strides[1], 1]
     tap = 1 if len(sizes) == 2 else strides[3] if sizes[3] > 1 else strides[2]
     return packer(g), [g.count, inside, g.taps, strides[0], strides[1], tap, g.groups]
+
+
+def tiles_size(k: int, n: int) -> int:
+    """Returns the number of floats that a [k, n] matrix takes as `pack_tiles` packs it."""
+    return _TILE // 4 + -(-k // _TILE_SIDE) * -(-n // _TILE_SIDE) * 3 * 2 * _TILE // 4
+
+
+def pack_tiles(matrix: torch.Tensor) -> torch.Tensor:
+    """Returns a matrix that has one unit stride in the parts that kernels/cpu/tiles.cpp multiplies."""
+    (k, n), matrix = matrix.shape, matrix.detach()
+    packed = in_large_pages(torch.empty(tiles_size(k, n)))
+    function("pack_tiles")(matrix, *matrix.stride(), packed, k, n)
+    return packed
 
 
 def convolution(

@@ -44,7 +44,7 @@ aten = operators("aten")
 BLOCKED_ROWS = 64
 #: With more rows than this, packed weights are read no faster than those that are packed block by block
 #: (vectors of up to 8 floats).
-PACKED_ROWS = 192
+PACKED_ROWS = 144
 #: Above this many rows, MKL computes what the blocked kernel does not take (few columns).
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
@@ -179,6 +179,13 @@ def reads_plain_weights(m: int, k: int, n: int) -> bool:
     if native.multiplies_in_tiles():
         return k >= native.TILED_DEPTH and m * n >= native.TILED_SIDE * (m + n)
     return m > PACKED_ROWS and native.lanes() <= 8
+
+
+def pays_for_tiles(m: int, k: int, n: int) -> bool:
+    """Returns whether a blocked matmul of that many rows is faster with weights that were packed for
+    tiles once."""
+    large = k >= native.TILED_DEPTH and m * n >= native.PACKED_TILED_SIDE * (m + n)
+    return native.multiplies_in_tiles() and large and m <= native.PACKED_TILED_ROWS
 
 
 def _all_float32(*operands: Operand | None) -> bool:

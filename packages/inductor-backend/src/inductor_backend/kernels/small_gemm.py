@@ -78,11 +78,13 @@ def blocked_addmm(
     epilogue: str = "none",
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    tiles: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`addmm` for many rows: a and b may be transposed (each has one unit stride)."""
-    return _matmul(
-        "run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, epilogue, residual, out
-    )
+    """`addmm` for many rows: a and b may be transposed (each has one unit stride). tiles: b as
+    `packed_weights.pack_tiles` packs it."""
+    operands: tuple[torch.Tensor | int, ...] = (a, *a.stride(), b, *b.stride())
+    packed = (0 if tiles is None else tiles,)
+    return _matmul("run_blocked", operands, bias, a, b, epilogue, residual, out, packed)
 
 
 def _matmul(
@@ -94,8 +96,9 @@ def _matmul(
     epilogue: str,
     residual: torch.Tensor | None,
     out: torch.Tensor | None,
+    rest: tuple[torch.Tensor | int, ...] = (),
 ) -> torch.Tensor:
-    """Calls a launcher with its operands and the arguments that both launchers share."""
+    """Calls a launcher with its operands, the arguments that both launchers share, and the rest."""
     m, k = a.shape
     n = b.shape[1]
     if out is None:
@@ -103,7 +106,7 @@ def _matmul(
     native.function(launcher)(
         *operands, out, out.stride(0), m, n, k,
         0 if bias is None else bias, 0 if residual is None else residual,
-        0 if residual is None else residual.stride(0), EPILOGUES[epilogue],
+        0 if residual is None else residual.stride(0), ALL_EPILOGUES[epilogue], *rest,
     )  # fmt: skip
     return out
 

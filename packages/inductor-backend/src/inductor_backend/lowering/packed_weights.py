@@ -16,6 +16,7 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import packed_ops, packed_weights
 from inductor_backend.kernels.quantized import quantized_mm
 from inductor_backend.lowering.context import Lowering, last_strides, lower
+from inductor_backend.lowering.matmul import matrix as as_blas_has_it
 from inductor_backend.lowering.matmul import operands
 
 
@@ -78,13 +79,15 @@ def linear(
     epilogue: str = "none",
     residual: Ref | None = None,
     last_epilogue: str = "none",
+    matrix: Ref | None = None,
 ) -> Ref:
     sizes = ctx.shape()
     added = None if residual is None else _rows(ctx, residual)
     offset = None if bias is None else ctx.strided(bias)
+    beside = [] if matrix is None else [as_blas_has_it(ctx, matrix)]
     return ctx.extern(
         ctx.node.target,
-        [_rows(ctx, x), ctx.strided(weight), offset, count],
+        [_rows(ctx, x), ctx.strided(weight), offset, count, *beside],
         strides=contiguous_strides(sizes),
         epilogue=epilogue,
         residual=added,

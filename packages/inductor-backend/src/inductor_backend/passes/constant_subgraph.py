@@ -55,7 +55,7 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
     """Removes the constant subgraph from the editor's graph. constants: placeholders, in order."""
     graph = editor.graph
     results = [
-        node for node in graph.nodes if _is_result(editor, node) and _is_worth_it(editor, node)
+        node for node in graph.nodes if _is_result(editor, node) and is_worth_it(editor, node)
     ]
     last = max(
         (node for node in graph.nodes if node.op == "placeholder"), key=list(graph.nodes).index
@@ -118,7 +118,8 @@ def _is_result(editor: Editor, node: torch.fx.Node) -> bool:
     )
 
 
-def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
+def is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
+    """Checks that a constant node is no view, nor too big for the constants it is computed from."""
     root = node
     while root.op == "call_function" and root.target in VIEWS:
         root = root.args[0]  # type: ignore[assignment]

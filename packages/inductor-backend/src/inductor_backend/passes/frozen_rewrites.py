@@ -21,8 +21,10 @@ from inductor_backend.kernels.selection import (
     MATMULS,
     Operand,
     best,
+    pays_for_tiles,
     reads_plain_weights,
 )
+from inductor_backend.passes.constant_subgraph import is_worth_it
 from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
@@ -274,8 +276,14 @@ def _matmul(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | Non
         return None
     if hint(x.shape[0]) < BLOCKED_ROWS:
         return _unpacked(editor, node, bias, a, b)
-    if reads_plain_weights(hint(x.shape[0]), k, n) and _form(node) == "blocked":
-        return None
+    if _form(node) == "blocked":
+        if pays_for_tiles(hint(x.shape[0]), k, n):
+            ready = editor.call(node, packed_ops.pack_tiles, b)
+            if is_worth_it(editor, ready):
+                return _new(editor, node, packed_ops.linear, a, ready, bias, n, matrix=b)
+            editor.graph.erase_node(ready)
+        if reads_plain_weights(hint(x.shape[0]), k, n):
+            return None
     numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(k, n))
     rows = editor.call(node, aten.t.default, b)
     ready = editor.call(node, packed_ops.pack, rows, numbers)
@@ -340,7 +348,7 @@ def _fuse_next(editor: Editor, node: Node) -> Node | None:
     name = _activation(user)
     if name is not None and _float32(user):
         place = "last_epilogue" if "residual" in kwargs else "epilogue"
-        if place in kwargs:
+        if place in kwargs or (place == "last_epilogue" and "matrix" in kwargs):
             return None
         kwargs[place] = name
     elif "residual" not in kwargs and (other := _added(node, user)) is not None:

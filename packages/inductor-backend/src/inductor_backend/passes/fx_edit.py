@@ -15,7 +15,7 @@ import torch
 
 from inductor_backend.ir.graph_meta import INSTANCE
 from inductor_backend.kernels import packed_weights
-from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm
+from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm, pack_tiles
 from inductor_backend.kernels.packed_ops import pack as pack_weight
 from inductor_backend.kernels.quantized import quantized_mm
 from inductor_backend.torch_private import lazy_graph_module
@@ -97,6 +97,8 @@ class Editor:
         values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
         if node.target is pack_weight:
             return first.new_empty(packed_weights.packed_size(geometry(args[1])))
+        if node.target is pack_tiles:
+            return first.new_empty(packed_weights.tiles_size(*first.shape))
         if node.target is lstm:
             hidden = values[0][2]
             return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])

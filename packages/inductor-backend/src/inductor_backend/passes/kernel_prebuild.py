@@ -141,7 +141,8 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
         few = attention.decodes(queries, 1, *sizes)
         yield attention.DECODING[stored] if few else "run_attention"
     elif node.target is packed_ops.linear:
-        yield packed_weights.dense_launcher(node.args[3])  # type: ignore[arg-type]
+        tiled = "matrix" in node.kwargs
+        yield "run_blocked" if tiled else packed_weights.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:
         for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
             choice = _choice(node, [*node.args[:-1], mask])

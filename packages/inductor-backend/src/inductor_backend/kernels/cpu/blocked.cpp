@@ -10,7 +10,7 @@
 #define WIDE (NB * LANES)    // columns of a strip of a panel: 24 KB, which stay in L1 for all rows of a group
 #define GROUP (16 * MB)      // rows of it: 150 KB, which stay in L2 for all strips of
 #define PANELS 4             // panels
-#define A_FLOATS (1 << 20)   // of `a` at once
+#define A_FLOATS (4 << 20)   // of `a` at once
 #define MAX_DEPTH 4096      // of it
 
 // ---- R rows, C vectors of columns, in registers
@@ -91,6 +91,7 @@ struct Product {
     int64_t M, N, K;
     Rows out;
     bool onto = false;  // what is in `out` already (no bias, epilogue or residual then)
+    const char* tiles = nullptr;  // b, packed for them
 
     // activation and residual, in place, of NC columns
     void finish(float* c, int64_t m, int64_t count, int64_t n0) const {
@@ -156,7 +157,7 @@ static thread_local Scratch packed_a, packed_b;
 static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
     if (p.K == 0) return store_zeros(p);
-    if (!p.onto && multiply_in_tiles(p.a, p.b, p.M, p.N, p.K, p.out)) return;
+    if (!p.onto && multiply_in_tiles(p.a, p.b, p.M, p.N, p.K, p.out, p.tiles)) return;
     const bool packed = p.a.columns != 1;
     const int64_t deep = p.K < MAX_DEPTH ? p.K : MAX_DEPTH, cached = A_FLOATS / deep, most = cached < 32 * MB ? 32 * MB : cached;
     const int64_t steps = (p.M + most - 1) / most, step = ((p.M + steps - 1) / steps + MB - 1) / MB * MB;  // each packs all of b
@@ -190,7 +191,11 @@ static void multiply(const Product& p) {
 }
 EXPORT void run_blocked(const int64_t* v) {
     multiply({{(const float*)v[0], v[1], v[2]}, {(const float*)v[3], v[4], v[5]}, v[8], v[9], v[10],
-              {(float*)v[6], v[7], (const float*)v[11], (const float*)v[12], v[13], v[14]}});
+              {(float*)v[6], v[7], (const float*)v[11], (const float*)v[12], v[13], v[14]}, false, (const char*)v[15]});
+}
+// b for run_blocked: see multiply_in_tiles.
+EXPORT void pack_tiles(const int64_t* v) {
+    pack_for_tiles({(const float*)v[0], v[1], v[2]}, v[5], v[4], (char*)v[3]);
 }
 // One `a` times a matrix of each image: see kernels/conv1x1.py.
 EXPORT void run_conv1x1(const int64_t* v) {

@@ -22,6 +22,8 @@
 #define PIECE (3 * PART)        // all of them
 #define MAX_STEPS 24            // of a sum before it joins others
 #define PANELS 3                // of NC columns of b, packed, stay in L2 (0.9 MB) while the rows of `a` pass
+#define PANELS_AHEAD 2          // of a b that was packed before: the next ones come in meanwhile. One, where `a` stays in L2 itself,
+#define IN_L2 (1 << 20)         // in so many bytes
 #define PACKED_BYTES (12 << 20) // of `a` at once, in the last-level cache
 #define MAX_BLOCKS 16           // are packed side by side
 #define HUGE_PAGE (2 << 20)
@@ -151,10 +153,11 @@ static void pack_lines(const float* from, int64_t line, int64_t next, int64_t li
     }
 }
 
-// LINES rows times LINES columns of `steps` pieces
-static NOINLINE void block(const char* a, const char* b, int64_t steps, float* c) {
+// LINES rows times LINES columns of `steps` pieces. ahead: what is fetched into L2 meanwhile, so many lines of the cache a piece.
+static NOINLINE void block(const char* a, const char* b, int64_t steps, float* c, const char* ahead, int64_t lines) {
     ZERO(0); ZERO(1); ZERO(2); ZERO(3);
     for (int64_t i = 0; i < steps; i++, a += PIECE, b += PIECE) {
+        for (int64_t j = 0; j < lines; j++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
         ROWS_OF_A(0); COLUMNS_OF_B(2); ADD_PRODUCTS;
         COLUMNS_OF_B(1); ADD_PRODUCTS;
         ROWS_OF_A(1); ADD_PRODUCTS;
@@ -196,16 +199,35 @@ struct Pages {
 }
 static thread_local Pages packed_a, packed_b;
 
-bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64_t K, const Rows& out) {
-    if (K < TILED_DEPTH || M * N < TILED_SIDE * (M + N) || !has_tiles()) return false;
+// The parts of all of b, by pieces of its depth and blocks of LINES columns, after its Range.
+static const char* block_of_b(const char* packed, const Cut& depths, int64_t d, int64_t N, int64_t n) {
+    return packed + TILE + (depths.from(d) * ((N + LINES - 1) / LINES) + n / LINES * depths.at(d)) * PIECE;
+}
+static Cut depths_of(int64_t K) { return Cut((K + STEP - 1) / STEP, MAX_STEPS); }
+
+void pack_for_tiles(const Side& b, int64_t N, int64_t K, char* packed) {
+    Range range;
+    if (!has_tiles()) range.most = NOT_FINITE;
+    const Cut depths = depths_of(K);
+    for (int64_t d = 0; d < depths.count && has_tiles(); d++) {
+        const int64_t deep = depths.at(d), k0 = depths.from(d) * STEP, count = K - k0 < deep * STEP ? K - k0 : deep * STEP;
+        pack_lines(b.data + k0 * b.rows, b.columns, b.rows, N, count, false, (char*)block_of_b(packed, depths, d, N, 0), deep * PIECE, range);
+    }
+    memcpy(packed, &range, sizeof range);
+}
+
+bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64_t K, const Rows& out, const char* packed) {
+    if (packed ? !has_tiles() : K < TILED_DEPTH || M * N < TILED_SIDE * (M + N) || !has_tiles()) return false;
     const int threads = threads_for(M * N * K);
-    const Cut depths((K + STEP - 1) / STEP, MAX_STEPS), steps((M + LINES - 1) / LINES, PACKED_BYTES / PIECE / depths.at(0));
-    const int64_t panels = (N + NC - 1) / NC, share = (panels + threads - 1) / threads, most = share < PANELS ? share : PANELS;
+    const Cut depths = depths_of(K), steps((M + LINES - 1) / LINES, PACKED_BYTES / PIECE / depths.at(0));
+    const int64_t panels = (N + NC - 1) / NC, share = (panels + threads - 1) / threads, fit = !packed ? PANELS : M * depths.at(0) * PIECE / LINES > IN_L2 ? PANELS_AHEAD : 1,
+                  most = share < fit ? share : fit;
     const Cut strips(panels, most);
     const int64_t wanted = threads > 1 ? (2 * threads + strips.count - 1) / strips.count : 1;
     char* memory = packed_a.get((size_t)(steps.at(0) * depths.at(0) * PIECE));
     if (!memory) return false;
     Range of_a, of_b;
+    if (packed) memcpy(&of_b, packed, sizeof of_b);
     for (int64_t at = 0; at < steps.count * depths.count; at++) {
         const int64_t s = at / depths.count, d = at % depths.count, blocks = steps.at(s), m0 = steps.from(s) * LINES, deep = depths.at(d), size = deep * PIECE;
         const int64_t k0 = depths.from(d) * STEP, count = K - k0 < deep * STEP ? K - k0 : deep * STEP;
@@ -213,7 +235,7 @@ bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64
 #pragma omp parallel num_threads(threads) if (threads > 1)
         {
             const Configured tiles;
-            char* strip = packed_b.get((size_t)(most * NC / LINES * size));
+            char* scratch = packed ? nullptr : packed_b.get((size_t)(most * NC / LINES * size));
             Range mine_a, mine_b;
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < together.count; i++) {
@@ -224,14 +246,20 @@ bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64
             for (int64_t task = 0; task < strips.count * parts.count; task++) {
                 const int64_t n = task / parts.count, part = task % parts.count, n0 = strips.from(n) * NC, wide = strips.at(n) * NC;
                 const int64_t columns = N - n0 < wide ? N - n0 : wide;
-                pack_lines(b.data + n0 * b.columns + k0 * b.rows, b.columns, b.rows, columns, count, false, strip, size, mine_b);
+                const char* strip = packed ? block_of_b(packed, depths, d, N, n0) : scratch;
+                if (!packed) pack_lines(b.data + n0 * b.columns + k0 * b.rows, b.columns, b.rows, columns, count, false, scratch, size, mine_b);
+                const int64_t lines = packed ? (PIECE / 64 + parts.at(part) - 1) / parts.at(part) : 0;
+                const char* ahead = strip + (columns + LINES - 1) / LINES * size;
                 for (int64_t i = parts.from(part); i < parts.from(part) + parts.at(part); i++) {
                     const int64_t m = m0 + i * LINES, rows = M - m < LINES ? M - m : LINES;
                     for (int64_t r = 0; r < rows; r++)
                         for (int64_t j = 0; j < columns; j += LANES) __builtin_prefetch(out.out + (m + r) * out.ldo + n0 + j, 1, 2);
                     for (int64_t j = 0; j < columns; j += NC) {
                         alignas(64) float sums[LINES * NC];
-                        for (int64_t q = 0; q < NC && j + q < columns; q += LINES) block(memory + i * size, strip + (j + q) / LINES * size, deep, sums + q);
+                        for (int64_t q = 0; q < NC && j + q < columns; q += LINES) {
+                            block(memory + i * size, strip + (j + q) / LINES * size, deep, sums + q, ahead, lines);
+                            ahead += deep * lines * 64;
+                        }
                         store(out, sums, m, rows, n0 + j, columns - j < NC ? columns - j : NC, d != 0, d + 1 == depths.count);
                     }
                 }
@@ -243,5 +271,6 @@ bool multiply_in_tiles(const Side& a, const Side& b, int64_t M, int64_t N, int64
     return of_a.most < NOT_FINITE && of_b.most < NOT_FINITE && of_a.most + of_b.most - BIAS <= LARGEST && of_a.least + of_b.least - BIAS >= SMALLEST;
 }
 #else
-bool multiply_in_tiles(const Side&, const Side&, int64_t, int64_t, int64_t, const Rows&) { return false; }
+void pack_for_tiles(const Side&, int64_t, int64_t, char*) {}
+bool multiply_in_tiles(const Side&, const Side&, int64_t, int64_t, int64_t, const Rows&, const char*) { return false; }
 #endif
