@@ -164,7 +164,7 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
         )
     if target in _SUBSCRIPTS:
         by_data = any(isinstance(index, torch.Tensor) for index in _parts(_value(node.args[1])))
-        return by_data and not _on_gpu(node)
+        return (by_data and not _on_gpu(node)) or _lists_beyond(node)
     if _name(target) in _ASSERTED and _on_gpu(node):
         return False
     name = _name(target)
@@ -177,6 +177,19 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
     if name in ("norm", "linalg_norm") and _is_of_singular_values(node, name):
         return True
     return raises_by_value(name) or not _is_torchs(target)
+
+
+def _lists_beyond(node: torch.fx.Node) -> bool:
+    """Returns whether a subscript has a list with a number that may be beyond a dimension."""
+    index, indexed = node.args[1], _value(node.args[0])
+    lists = [
+        part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, list)
+    ]
+    if not lists or not isinstance(indexed, torch.Tensor):
+        return False
+    numbers = [number for number in pytree.tree_leaves(lists) if type(number) is int]
+    sizes = [size if type(size) is int else 0 for size in indexed.shape]
+    return bool(numbers) and not -min(sizes) <= min(numbers) <= max(numbers) < min(sizes)
 
 
 def _is_of_singular_values(node: torch.fx.Node, name: str) -> bool:
