@@ -90,14 +90,14 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
         return []
     read = {output for output in outputs if isinstance(output, torch.fx.Node)}
     known = dict.fromkeys((*read, *graph.find_nodes(op="placeholder")))
-    memory = set(map(_memory, _tensors(known)))
+    memory = set(map(torch_private.storage_id, _tensors(known)))
     for node in reversed(graph.nodes):
         if node in read or not memory.isdisjoint(node.meta.get("writes", ())):
             read.update((node, *node.all_input_nodes))
             # once for each: hundreds of nodes may take the items of one list
             new = dict.fromkeys(source for source in node.all_input_nodes if source not in known)
             known |= new
-            memory.update(map(_memory, _tensors(new)))
+            memory.update(map(torch_private.storage_id, _tensors(new)))
     unread = (risk for risk in risks if risk not in read and risk.target not in GRADIENT_CALLS)
     result = (item.args[0] if item.target in _WRITING_SUBSCRIPTS else item for item in unread)
     return [item for item in result if isinstance(item, torch.fx.Node)]
@@ -118,11 +118,6 @@ def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
         value = node.meta.get("val")
         parts = pytree.tree_leaves(value) if isinstance(value, (tuple, list, dict)) else (value,)
         yield from (part for part in parts if isinstance(part, torch.Tensor))
-
-
-def _memory(value: torch.Tensor) -> int:
-    """Returns the storage of a fake; of a sparse tensor, which has none, the fake itself."""
-    return torch_private.storage_id(value) if value.layout is torch.strided else id(value)
 
 
 def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:
