@@ -480,3 +480,40 @@ def test_concatenating_nothing_but_empty_tensors():
     for _ in range(3):
         compare(join(eager, empty, other), compiled(ours, empty, other))
         assert torch.equal(ours, eager)
+
+
+def _subscripted_for_the_error(x):
+    try:
+        x[[0, 9]]
+    except IndexError:
+        return x - 1
+    return x * 2
+
+
+def _summed_and_dropped(x):
+    try:
+        x[[9, 1]].sum()
+    finally:
+        x.add_(1)
+    return x * 2
+
+
+def _rows_and_columns(x):
+    x[:, [0, -4]]
+    return x * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+@pytest.mark.parametrize("f", [_subscripted_for_the_error, _summed_and_dropped, _rows_and_columns])
+def test_a_list_of_indices_beyond_the_tensor_raises_though_nobody_reads_the_result(f, backend):
+    fast = tracer_core.compile(f, backend=backend)
+    for shape in ((3, 3), (3, 3), (10, 4), (3, 3)):
+        outcomes = []
+        for function in (f, fast):
+            x = torch.ones(shape)
+            try:
+                result = function(x).tolist()
+            except IndexError as error:
+                result = str(error)
+            outcomes.append((result, x.tolist()))
+        assert outcomes[0] == outcomes[1]

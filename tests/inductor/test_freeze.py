@@ -570,3 +570,23 @@ def test_memory_is_eager_s_and_the_packed_copies() -> None:
     assert inputs == weights
     assert frozen - eager <= weights * 1.1 + 16
     assert released <= frozen - 0.95 * weights
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_tensor_of_numbers_in_the_forward_under_inference_mode(freeze) -> None:
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.linear(x) * torch.tensor([1.5, 2.0])
+
+    model = Scaled().eval()
+    fast = tracer_core.compile(model, options={"freeze": freeze})
+    x = torch.randn(3, 2)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode():
+            result, expected = fast(x), model(x)
+        assert torch.allclose(result, expected)
+        assert result.is_inference() == expected.is_inference()

@@ -155,7 +155,13 @@ class AtenRecorder(DispatchMode):
                     "a tensor that requires grad is no input of the graph", self.frame
                 )
             known = torch_private.to_fake(self._fake_mode, tensor)
-            self.add_constant(tensor, known)
+            counted = tensor
+            if tensor.is_inference():  # made of numbers, under the program's inference mode
+                with torch_private.outside_recording(), torch.inference_mode(False):
+                    counted = tensor.clone()  # its writes are counted, which freeze needs
+                self._constant_ids[id(tensor)] = known
+                self._alive.append(tensor)
+            self.add_constant(counted, known)
         return known
 
     def add_constant(self, tensor: torch.Tensor, fake: Any) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.output_hooks import observed, watch
 from tracer_core.aot.recompute_forward import RecomputeForward
 from tracer_core.contract.runner import RunFunction
 
@@ -30,7 +31,7 @@ class NodePlan:
     forward, that the backward takes. without_tangent: outputs without a gradient. tangents: those with one.
     sizes: (input, dimension or None) of the numbers that the backward takes. orders: output with a
     tangent -> its dimensions from the outermost to the innermost in memory. differentiable: inputs
-    that get a gradient.
+    that get a gradient. interior: outputs with a tangent that others are computed from.
     """
 
     outputs: int
@@ -41,6 +42,20 @@ class NodePlan:
     sizes: tuple[tuple[int, int | None], ...]
     orders: Mapping[int, list[int]]
     differentiable: tuple[int, ...]
+    interior: tuple[int, ...]
+
+    def watching(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns run(args, *leaves), the node, with outputs that take hooks as eager's do."""
+        if len(self.tangents) < 2:
+            return run
+        tangents, interior = self.tangents, self.interior
+
+        def watched(*args: Any) -> Any:
+            outputs = run(*args)
+            watch(outputs, tangents, interior)
+            return outputs
+
+        return watched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +156,7 @@ class Backwards(Protocol):
 
 #: What a backward without a graph of its own is asked for.
 _OF_SOME = "the gradient of some outputs alone"
+_OF_INTERIOR = "the gradient of an output that other outputs are computed from"
 
 
 def node_step(
@@ -172,13 +188,18 @@ def node_step(
         ctx.save_for_backward(*inputs_to_save, *outputs_of(out))
         ctx.mark_non_differentiable(*plain_of(out))
         ctx.set_materialize_grads(False)
+        ctx.watched = ()
         return tuple(out[:count])
 
     def opened(ctx: Any, tangents: Any) -> Run:
+        asked = observed(ctx, tangents, not again.obstacle) if ctx.watched else ()
         if torch.is_grad_enabled():
-            return Run(None, (), [], again.gradients(ctx, tangents))
+            return Run(None, (), [], again.gradients(ctx, tangents, observed=asked))
         if all(item is None for item in tangents):  # an autograd node of the program gave none
             return Run(None, (), [], [None] * len(plan.differentiable))
+        if asked:
+            ready = again.gradients_alone(ctx, tangents, _OF_INTERIOR, asked)
+            return Run(None, (), [], ready)
         if any(tangent is not None and torch_private.is_batched(tangent) for tangent in tangents):
             return Run(None, (), [], again.gradients_alone(ctx, tangents, "a batch of gradients"))
         backward = backwards.of(tangents)

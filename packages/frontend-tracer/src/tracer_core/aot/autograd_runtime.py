@@ -239,7 +239,7 @@ def training_node(
             return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
         return replicas.run(replica, args, leaves_of(args))
 
-    return TrainingNode(joint.plan.bind(run), plan, again, backwards)
+    return TrainingNode(joint.plan.bind(plan.watching(run)), plan, again, backwards)
 
 
 class LoweredBackwards:
@@ -343,4 +343,18 @@ def _plan(split: Split, joint: Joint) -> NodePlan:
         sizes=tuple((origin.index, origin.dim) for origin in origins),
         orders={i: memory_order(output.args[0][i].meta["val"]) for i in split.tangents},
         differentiable=joint.differentiable,
+        interior=_interior(joint, split.tangents),
     )
+
+
+def _interior(joint: Joint, tangents: Sequence[int]) -> tuple[int, ...]:
+    """Returns the outputs with a tangent that another one is computed from."""
+    if len(tangents) < 2:
+        return ()
+    forward, outputs = set(joint.forward), {joint.outputs[index] for index in tangents}
+    reaching: set[torch.fx.Node] = set()
+    for node in reversed(joint.forward):
+        users = forward.intersection(node.users)
+        if not users.isdisjoint(outputs) or not users.isdisjoint(reaching):
+            reaching.add(node)
+    return tuple(index for index in tangents if joint.outputs[index] in reaching)

@@ -252,6 +252,8 @@ class JointLowering(Lowering):
             if not self.wrappers[id(source)].requires_grad:
                 reason = f"output {index} requires grad in eager, but not as a functional value"
                 raise LoweringUnsupported(reason)
+            if value.layout is not torch.strided:
+                raise LoweringUnsupported(f"output {index}, which has a gradient, is sparse")
             with torch.no_grad():
                 # Not recorded: the recorder is not entered inside the mode's native kernels.
                 tangent = torch_private.fake_like(value, strides=_tangent_strides(value))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.output_hooks import OutputHooks
 from tracer_core.aot.rng_double_backward import RngReplay, RngReplayNode
 from tracer_core.torch_private import settings
 
@@ -60,10 +61,12 @@ class RecomputeForward:
         tangents: Sequence[torch.Tensor | None],
         what: str = "a gradient of a gradient",
         differentiable: bool = True,
+        observed: Sequence[tuple[int, OutputHooks]] = (),
     ) -> Sequence[torch.Tensor | None]:
         """Returns the gradient of each differentiable input.
 
         what: is asked for, in the words of an error. differentiable: so are the gradients.
+        observed: outputs whose hooks and retained gradients get the whole gradient.
         """
         if self.obstacle:
             raise RuntimeError(f"{self.name}: {what} was asked for, but {self.obstacle}")
@@ -87,6 +90,8 @@ class RecomputeForward:
             settings.restore(before)
             if stream is not None:
                 torch.set_rng_state(stream)
+        for index, hooks in observed:
+            hooks.observe(ctx, outputs[self.positions[index]], tangents[index])
         roots = [
             (outputs[self.positions[index]], tangents[index])
             for index in self.tangents
@@ -109,8 +114,12 @@ class RecomputeForward:
         return outputs  # type: ignore[no-any-return]
 
     def gradients_alone(
-        self, ctx: Any, tangents: Sequence[torch.Tensor | None], what: str
+        self,
+        ctx: Any,
+        tangents: Sequence[torch.Tensor | None],
+        what: str,
+        observed: Sequence[tuple[int, OutputHooks]] = (),
     ) -> Sequence[torch.Tensor | None]:
         """Returns the gradient of each differentiable input, without a history."""
         with torch.enable_grad():
-            return self.gradients(ctx, tangents, what, differentiable=False)
+            return self.gradients(ctx, tangents, what, differentiable=False, observed=observed)

@@ -90,14 +90,14 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
         return []
     read = {output for output in outputs if isinstance(output, torch.fx.Node)}
     known = dict.fromkeys((*read, *graph.find_nodes(op="placeholder")))
-    memory = set(map(_memory, _tensors(known)))
+    memory = set(map(torch_private.storage_id, _tensors(known)))
     for node in reversed(graph.nodes):
         if node in read or not memory.isdisjoint(node.meta.get("writes", ())):
             read.update((node, *node.all_input_nodes))
             # once for each: hundreds of nodes may take the items of one list
             new = dict.fromkeys(source for source in node.all_input_nodes if source not in known)
             known |= new
-            memory.update(map(_memory, _tensors(new)))
+            memory.update(map(torch_private.storage_id, _tensors(new)))
     unread = (risk for risk in risks if risk not in read and risk.target not in GRADIENT_CALLS)
     result = (item.args[0] if item.target in _WRITING_SUBSCRIPTS else item for item in unread)
     return [item for item in result if isinstance(item, torch.fx.Node)]
@@ -118,11 +118,6 @@ def _tensors(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.Tensor]:
         value = node.meta.get("val")
         parts = pytree.tree_leaves(value) if isinstance(value, (tuple, list, dict)) else (value,)
         yield from (part for part in parts if isinstance(part, torch.Tensor))
-
-
-def _memory(value: torch.Tensor) -> int:
-    """Returns the storage of a fake; of a sparse tensor, which has none, the fake itself."""
-    return torch_private.storage_id(value) if value.layout is torch.strided else id(value)
 
 
 def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:
@@ -164,7 +159,7 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
         )
     if target in _SUBSCRIPTS:
         by_data = any(isinstance(index, torch.Tensor) for index in _parts(_value(node.args[1])))
-        return by_data and not _on_gpu(node)
+        return (by_data and not _on_gpu(node)) or _lists_beyond(node)
     if _name(target) in _ASSERTED and _on_gpu(node):
         return False
     name = _name(target)
@@ -177,6 +172,19 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
     if name in ("norm", "linalg_norm") and _is_of_singular_values(node, name):
         return True
     return raises_by_value(name) or not _is_torchs(target)
+
+
+def _lists_beyond(node: torch.fx.Node) -> bool:
+    """Returns whether a subscript has a list with a number that may be beyond a dimension."""
+    index, indexed = node.args[1], _value(node.args[0])
+    lists = [
+        part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, list)
+    ]
+    if not lists or not isinstance(indexed, torch.Tensor):
+        return False
+    numbers = [number for number in pytree.tree_leaves(lists) if type(number) is int]
+    sizes = [size if type(size) is int else 0 for size in indexed.shape]
+    return bool(numbers) and not -min(sizes) <= min(numbers) <= max(numbers) < min(sizes)
 
 
 def _is_of_singular_values(node: torch.fx.Node, name: str) -> bool:

@@ -290,9 +290,9 @@ class Provenance:
         """Reads a bound C method: each access makes a new object, so its parts are guarded instead."""
         if id(value) not in self._by_id:
             self.register(value, source)
-            self.guard(GuardKind.TYPE, source, type(value))
-            self.read(value.__name__, self.sources.slot(source, "__name__"))
-            self.read(value.__self__, self.sources.slot(source, "__self__"))
+        self.guard(GuardKind.TYPE, source, type(value))
+        self.read(value.__name__, self.sources.slot(source, "__name__"))
+        self.read(value.__self__, self.sources.slot(source, "__self__"))
         return value
 
     def read_varying(self, value: Any, source: Source, always: bool = False) -> Any:
@@ -347,6 +347,25 @@ class Provenance:
         """Returns the program's tuple for a tuple with symbols, any other value unchanged."""
         known = self._copies.get(id(obj))
         return obj if known is None else known[2]
+
+    def is_copy(self, obj: Any) -> bool:
+        """Returns whether a value is a tuple with symbols, which stands for one of the program's."""
+        return id(obj) in self._copies
+
+    def same_copy(self, left: Any, right: Any) -> bool:
+        """Returns ``left is right`` for tuples with symbols or constant ones, and guards it: the
+        numbers of one that has symbols may change alone."""
+        same = self.original(left) is self.original(right)
+        sources = [
+            [known[1]] if (known := self._copies.get(id(value))) else self._readings(value)
+            for value in (left, right)
+        ]
+        if not all(sources):
+            if same:
+                raise Break("native_python", "whether two equal constants are one object")
+            return False  # one is made in the trace
+        self.guard(GuardKind.SAME if same else GuardKind.NOT_SAME, sources[0][0], sources[1][0])
+        return same
 
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
         if type(value) not in torch_private.BASE_TENSOR_TYPES:

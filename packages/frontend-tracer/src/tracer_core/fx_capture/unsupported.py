@@ -58,6 +58,14 @@ _OBSERVED = (
 #: What the program's own operators do to theirs, no schema says.
 _READING = frozenset({"aten", "quantized", "prepacked", "mkldnn_prepacked", "onednn", "sparse"})
 
+#: Methods that show how many elements a sparse tensor has; its fake has none.
+_SPARSE_PARTS = frozenset(
+    {"_nnz", "values", "_values", "indices", "_indices", "crow_indices", "col_indices",
+     "ccol_indices", "row_indices"}
+)  # fmt: skip
+
+_COMPRESSING = ("to_sparse_", "sparse_cs", "sparse_bs", "sparse_compressed")
+
 #: Their fakes are not quantized.
 _QUANTIZING = ("quantize_per_", "_make_per_")
 _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -77,8 +85,12 @@ def unsupported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
             return "unsupported_value", f"{func} is given a ScriptObject, which it may change"
     if name.startswith(_QUANTIZING):
         return "tensor_subclass", f"{name}() makes a quantized tensor"
+    if name.startswith(_COMPRESSING):
+        return "tensor_subclass", f"{name}() makes a sparse tensor without strides"
     if name in _OBSERVING and _resizes_statistics(args, kwargs):
         return _META, f"{name}() resizes the statistics of its channels"
+    if name in _SPARSE_PARTS and _is_sparse(receiver_of(func, args)):
+        return "tensor_subclass", f"{name}() of a sparse tensor, whose fake has no elements"
     if func in _BY_IDENTITY:
         kind = _GRAD
     if kind is None:
@@ -92,6 +104,14 @@ def unsupported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
         return kind, f"{attribute} of a tensor is set"
     owner = "Tensor." if getattr(torch.Tensor, name, None) is func else ""
     return kind, f"{owner}{name}()"
+
+
+def _is_sparse(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is not torch.strided
+        and not value.is_nested
+    )
 
 
 def _resizes_statistics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

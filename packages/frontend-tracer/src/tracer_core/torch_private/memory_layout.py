@@ -10,6 +10,8 @@ import torch
 
 def storage_id(tensor: torch.Tensor) -> int:
     """Returns an id that two live tensors have in common exactly if they share storage."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -337,6 +337,7 @@ class GuardedReads(Component):
         return (
             is_constant(key)
             or _by_identity(key)
+            or type(key) in special_methods.COMPARED_BY_PARTS
             or special_methods.has_own_hash(self.tracer, key)
             or self.tracer.scalars.payload(key) is not key
         )

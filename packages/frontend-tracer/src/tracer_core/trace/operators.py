@@ -88,6 +88,8 @@ class Operators(Component):
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
             return  # made in the trace, of plain data
+        if isinstance(value, memoryview) and not self.provenance.is_fresh(value):
+            raise Break("unsupported_value", "the memory behind a memoryview is compared")
         if cls.__flags__ & HEAP_TYPE or cls.__module__ not in _BUILTIN_MODULES:
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
             if isinstance(value, enum.Enum) and not self.entries.python_method(value, "__eq__"):
@@ -346,6 +348,9 @@ class Operators(Component):
         if all(is_subtype(type(value), types.SimpleNamespace) for value in (receiver, other)):
             item, two = (self.attributes.getattr(value, "__dict__") for value in (receiver, other))
             return self._compared(name, item, two)
+        if type(receiver) is type(other) and type(receiver) in special_methods.COMPARED_BY_PARTS:
+            if name in ("__eq__", "__ne__"):
+                return self._compare_parts(receiver, other) == (name == "__eq__")
         self.native_operands(receiver, other)
         result = method(receiver, other)
         if result is False:
@@ -353,6 +358,16 @@ class Operators(Component):
                 receiver, other
             )  # guards that objects compared by identity stay different
         return result
+
+    def _compare_parts(self, left: Any, right: Any) -> bool:
+        """Returns whether bound methods or weak references are equal: C code compares their parts,
+        by identity but for names."""
+        pairs = zip(
+            special_methods.parts_of(self.tracer, left),
+            special_methods.parts_of(self.tracer, right),
+            strict=True,
+        )
+        return all(a == b if type(a) is str else self.same_object(a, b) for a, b in pairs)
 
     def has_buffer(self, value: Any) -> bool:
         """Returns whether C code may read the value's bytes."""
@@ -430,7 +445,9 @@ class Operators(Component):
 
     def same_object(self, left: Any, right: Any) -> bool:
         """Returns ``left is right`` for values other than symbolic scalars, which stay symbolic."""
-        left, right = self.provenance.original(left), self.provenance.original(right)
+        if left is not right and type(left) is type(right):
+            if self.provenance.is_copy(left) or self.provenance.is_copy(right):
+                return self.provenance.same_copy(left, right)
         if left is right:
             return True  # reached by two paths; a guard keeps both leading to one object
         if (

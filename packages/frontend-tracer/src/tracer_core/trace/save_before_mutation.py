@@ -188,8 +188,16 @@ class SideEffects:
         return change
 
     def realize(self, change: Change) -> None:
-        """Guards the whole old contents of a changed object: the trace reads all of it."""
+        """Guards the whole old contents of a changed object: the trace reads all of it. If they
+        cannot be guarded, the trace still knows only what it has added, set and removed."""
         change.all_contents = True
+        try:
+            self._guard_contents(change)
+        except BaseException:
+            change.all_contents = False
+            raise
+
+    def _guard_contents(self, change: Change) -> None:
         source = self.provenance.source_of(change.obj)
         if source is None or change.kind not in _CONTAINERS:
             return

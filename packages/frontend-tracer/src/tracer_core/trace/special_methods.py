@@ -15,7 +15,8 @@ import gc
 import itertools
 import operator
 import types
-from collections.abc import Collection, Iterator
+import weakref
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -122,7 +123,8 @@ def live_items(tracer: Tracer, sequence: Any) -> Iterator[Any]:
 
 def same_value(tracer: Tracer, left: Any, right: Any) -> bool:
     """Compares as containers compare their elements: identity first, then ==."""
-    if tracer.operators.same_object(left, right):
+    has_symbols = tracer.provenance.is_copy(left) or tracer.provenance.is_copy(right)
+    if left is right or (not has_symbols and tracer.operators.same_object(left, right)):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         raise Break("data_dependent_branch", "tensors are compared inside containers")
@@ -243,6 +245,7 @@ def realize_key(tracer: Tracer, key: Any, container: Any, kind: type | None = No
     if _is_replaced(tracer, key):
         raise Break("unsupported_value", "a generator from before this region is looked up")
     own, known = has_own_hash(tracer, key), [item for item in keys_of(container) if item is not key]
+    _note_parts(tracer, [key, *known], container)
     if not own and not any_has_own_hash(tracer, known):
         return
     if type(key).__hash__ is None:
@@ -266,6 +269,52 @@ def realize_key(tracer: Tracer, key: Any, container: Any, kind: type | None = No
         )
 
 
+#: C objects that compare and hash by the objects that they are made of -> these.
+COMPARED_BY_PARTS: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"),
+    types.BuiltinMethodType: ("__name__", "__self__"),
+    types.MethodWrapperType: ("__name__", "__self__"),
+    weakref.ReferenceType: (),
+}
+
+
+def parts_of(tracer: Tracer, value: Any) -> list[Any]:
+    """Returns what an object that is in `COMPARED_BY_PARTS` is made of, guarded."""
+    if type(value) is weakref.ReferenceType:
+        referent = tracer.calls.call_value(value, [], {})
+        if has_own_hash(tracer, referent):
+            raise Break("unknown_native", "a weak reference compares by code of the program")
+        return [value if referent is None else referent]
+    return [tracer.attributes.getattr(value, part) for part in COMPARED_BY_PARTS[type(value)]]
+
+
+def _note_parts(tracer: Tracer, keys: Sequence[Any], container: Any = None) -> None:
+    """Guards what decides whether bound methods or weak references are one key: C code compares
+    their parts. container: from before the trace, perhaps, that holds the keys."""
+    compared = [item for key in keys for item in _members(key) if type(item) in COMPARED_BY_PARTS]
+    if not compared:
+        return
+    if container is not None and not tracer.provenance.is_fresh(container):
+        if isinstance(container, dict):
+            tracer.reads.keys(container)
+        else:
+            tracer.reads.expand(container)
+    for key in keys:
+        if type(key) in (tuple, frozenset):
+            tracer.reads.expand(key)
+    for item in compared:
+        tracer.provenance.note_hashed(*parts_of(tracer, item))
+
+
+def _members(key: Any) -> Iterator[Any]:
+    """Yields a key, or the members of a tuple or frozenset."""
+    if type(key) in (tuple, frozenset):
+        for part in key:
+            yield from _members(part)
+    else:
+        yield key
+
+
 def _realize_fields(tracer: Tracer, obj: Any) -> None:
     """Replaces symbols by numbers in the fields of an object whose methods C code calls."""
     tracer.scalars.specialized(getattr(obj, "__dict__", None))
@@ -282,6 +331,7 @@ def realize_keys(tracer: Tracer, keys: list[Any], kind: type = set) -> None:
     for key in keys:
         if isinstance(key, (tuple, frozenset)):
             tracer.reads.expand(key)  # C code compares their members
+    _note_parts(tracer, keys)
     if any_has_own_hash(tracer, keys):
         for i, key in enumerate(keys):
             realize_key(tracer, key, keys[:i], kind)

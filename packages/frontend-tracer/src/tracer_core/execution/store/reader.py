@@ -217,4 +217,4 @@ def _node_from_json(
     def run_node(args: list[Any]) -> Sequence[Any]:
         return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
 
-    return run_node
+    return plan.watching(run_node)  # type: ignore[no-any-return]
