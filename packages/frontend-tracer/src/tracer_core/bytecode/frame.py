@@ -44,12 +44,13 @@ def unbound_free_variable(name: str) -> NameError:
 
 class LazyValue:
     """A value of the code region's initial state that the trace has not read, so that it has no
-    guard. source: its place in the state."""
+    guard. source: its place in the state. tail: what the trace added to such a tuple; the value has
+    it, too. is_read: the trace has read the sum since."""
 
-    __slots__ = ("value", "source")
+    __slots__ = ("value", "source", "tail", "is_read")
 
-    def __init__(self, value: Any, source: Any) -> None:
-        self.value, self.source = value, source
+    def __init__(self, value: Any, source: Any, tail: tuple[Any, ...] = ()) -> None:
+        self.value, self.source, self.tail, self.is_read = value, source, tail, False
 
 
 class Frame:

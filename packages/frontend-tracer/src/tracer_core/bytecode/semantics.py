@@ -122,8 +122,8 @@ class ContainerSemantics(Protocol):
         ...
 
     def joined(self, parts: list[Any]) -> Any:
-        """Returns a `LazyValue` for the sum of strings of which one is such a text; None where none
-        is."""
+        """Returns a `LazyValue` for the sum of strings of which one is such a text, or of an unread
+        tuple and another one; None for other values."""
         ...
 
     def loop(self, value: Any) -> Any:

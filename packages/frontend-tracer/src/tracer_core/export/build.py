@@ -320,6 +320,8 @@ class ProgramWriter:
 
     def _output_leaf(self, value: Any, where: str) -> Node | None:
         tracer, source = self.tracer, None
+        if type(value) is LazyValue and value.tail:
+            value = tracer.open(value)
         if type(value) is LazyValue:  # which the program has not looked at
             value, source = value.value, value.source
             if not isinstance(value, torch.Tensor):

@@ -11,7 +11,7 @@ import contextlib
 import operator
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -280,7 +280,15 @@ class Recorder(WrittenGraph):
             nodes = reversed(self.graph.nodes)
             newest = next(node for node in nodes if node.target is not operator.getitem)
             newest.meta["writes"] = writes.storages()
+            if self.asserted is not None and self.fakes.any_was_written():
+                self.refuse_assertions()
         return result
+
+    def refuse_assertions(self) -> NoReturn:
+        """Traces again without assertions: where one fails, the program could not run again in eager
+        mode."""
+        reason = "an input is mutated, or ranks communicate, before an assertion is checked"
+        raise Retry(self.step(), "data_dependent_branch", reason, assertions=False)
 
     def _with_numbers(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

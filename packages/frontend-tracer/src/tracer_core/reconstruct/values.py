@@ -78,8 +78,10 @@ class Rebuilder(ObjectRebuilder):
     _in_native = 0
 
     def _value(self, obj: Any) -> str:
-        if type(obj) is LazyValue:
+        if type(obj) is LazyValue and not obj.tail:
             return self._fetch(obj.source)
+        if type(obj) is LazyValue:
+            return self._value(obj.value) if obj.is_read else self._longer(obj)
         if obj is NULL:
             return self.constant(NULL)
         if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -257,6 +259,12 @@ class Rebuilder(ObjectRebuilder):
     def _constant_namespace(self, function: types.FunctionType) -> str:
         source = self._source_of(function.__globals__)
         return self._fetch(source) if source is not None else self.constant(function.__globals__)
+
+    def _longer(self, obj: LazyValue) -> str:
+        """Emits the sum of a tuple that the trace did not read and what it added."""
+        if id(obj) in self._memo:
+            return self._memo[id(obj)]
+        return self._new(obj, f"{self._fetch(obj.source)} + {self._value(obj.tail)}")
 
     def _cell(self, obj: types.CellType) -> str:
         name = self._new(obj, f"{self.constant(types.CellType)}()")

@@ -24,6 +24,7 @@ from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.template_strings import TEMPLATE
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.graph_breaks import Break
+from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.value_kinds import instances_have, is_constant
 from tracer_core.limits import MAX_ITERATOR_DEPTH
@@ -551,7 +552,17 @@ class Containers(Component):
 
     def joined(self, parts: list[Any]) -> Any:
         lazy = any(type(part) is LazyValue for part in parts)
-        return self.tracer.scalars.text(parts) if lazy else None
+        return (self.tracer.scalars.text(parts) or self._longer(*parts)) if lazy else None
+
+    def _longer(self, left: Any, right: Any = None, *_: Any) -> LazyValue | None:
+        """Returns the sum of a tuple that the trace has not read and another one: a loop that
+        collects its results (``logits += (step,)``) needs no graph for each length."""
+        if type(left) is not LazyValue or type(left.value) is not tuple or type(right) is not tuple:
+            return None
+        if left.is_read or not right:
+            return None
+        self.provenance.guard(GuardKind.TYPE, left.source, tuple)
+        return LazyValue(left.value + right, left.source, left.tail + right)
 
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):

@@ -236,7 +236,8 @@ class SymbolicScalars(Component):
             else:
                 return None
             sources.append(at)
-        if sum(self._sizes.get(source, 1) for source in sources) > MAX_SCALAR_OPERATIONS:
+        longest = sum(self._sizes.get(at, 1) for at in sources if isinstance(at, Source))
+        if longest > MAX_SCALAR_OPERATIONS:
             return None
         template = " + ".join(f"{{{i}}}" for i in range(len(sources)))
         result = self._computed(f"({template})", sources)

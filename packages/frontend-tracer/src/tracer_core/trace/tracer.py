@@ -183,9 +183,14 @@ class Tracer(Machine):
         )
 
     def open(self, unread: LazyValue) -> Any:
-        if self.scalars.read(unread):
+        if unread.is_read or self.scalars.read(unread):
             return unread.value
-        return self.provenance.read_varying(unread.value, unread.source)
+        if not unread.tail:
+            return self.provenance.read_varying(unread.value, unread.source)
+        begin = unread.value[: -len(unread.tail)]
+        unread.value = self.provenance.read_varying(begin, unread.source) + unread.tail
+        unread.is_read = True
+        return unread.value
 
     def open_called(self, unread: LazyValue) -> Any:
         value, source = unread.value, unread.source

@@ -28,7 +28,7 @@ from tracer_core.fx_capture.data_errors import ASSERTIONS
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.may_raise import communicates
 from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
-from tracer_core.graph_breaks import NOWHERE, Break, Restart, Retry, RunEagerly
+from tracer_core.graph_breaks import NOWHERE, Break, Restart, RunEagerly
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.limits import MAX_CAPTURE_RESTARTS
 from tracer_core.native_effects.effects import add_rows_of_imported
@@ -210,9 +210,8 @@ def _trace(
                 raise Restart(step, "torch_mode", reason)
             if tracer.recorder.asserted is not None and (
                 tracer.fakes.any_was_written() or communicates(tracer.recorder.graph)
-            ):  # the program could not run again in eager mode
-                reason = "an input is mutated, or ranks communicate, before an assertion is checked"
-                raise Retry(tracer.outer_step, "data_dependent_branch", reason, assertions=False)
+            ):
+                tracer.recorder.refuse_assertions()
             for _, step in tracer.subclasses.entered():
                 reason = "the graph ends inside a mode" if broken is None else broken.reason
                 raise Restart(step, "torch_mode", reason)
