@@ -457,12 +457,17 @@ PLAIN = {
         (Y,),
     ),
     "attribute of an intermediate": ((1, 0, ""), attribute_on_intermediate, (X,), (Y,)),
-    "compressed sparse": ((1, 0, ""), lambda x: (x.relu().to_sparse_csr() @ x.T) * 2, (X,), (Y,)),
     "no grad_fn": ((1, 0, ""), lambda x: ((x * 2).grad_fn is None, x * 2), (X,), (Y,)),
     "is_leaf": ((1, 0, ""), lambda x: (x.is_leaf, x * 2), (X,), (Y,)),
     "autograd of in-place": ((1, 0, ""), inplace_needed_by_autograd, (G,), (G,)),
 }
 EXPLAINED = {
+    "compressed sparse": (
+        (3, 2, "tensor_subclass"),
+        lambda x: (x.relu().to_sparse_csr() @ x.T) * 2,
+        (X,),
+        (Y,),
+    ),
     "negative step": ((1, 1, "operator_failed"), lambda x: (x * 2)[::-1], (X,), (Y,)),
     "index out of range": ((1, 1, "operator_failed"), lambda x: (x * 2)[5], (X,), (Y,)),
     "shapes that do not fit": ((1, 1, "operator_failed"), lambda x: (x * 2) @ x, (X,), (Y,)),

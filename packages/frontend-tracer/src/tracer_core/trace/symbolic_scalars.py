@@ -219,6 +219,7 @@ class SymbolicScalars(Component):
         if type(spec) is not str or self.tracer.python_rng.states:  # random numbers have no guards
             return None
         value, sources, symbols = "", list[str | Source](), list[Any]()
+        at: str | Source
         for part in parts:
             origin = self.origin(part) if type(part) in SYMBOLS else None
             if type(part) is str:
