@@ -17,12 +17,12 @@ Pair = namedtuple("Pair", "first second")
 
 def steps(x: torch.Tensor, end: float) -> tuple[Any, ...]:
     """What `generate(output_logits=True)` does."""
-    kept: tuple[Any, ...] = ()
+    logits: tuple[Any, ...] = ()
     while x.max() < end:
         x = x * 2
-        kept += (x.sum(), "a step")
-        again = kept
-    return x, kept, again is kept
+        logits += (x.sum(), "a step")
+        again = logits
+    return x, logits, again is logits
 
 
 def test_one_graph_for_every_length() -> None:
