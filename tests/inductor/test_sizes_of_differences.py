@@ -49,3 +49,26 @@ def test_a_row_whose_length_is_a_difference(dynamic: bool | None, dtype: torch.d
         x = torch.randint(0, 9, (2, 76 - number)).to(dtype)
         for result, wanted in zip(fast(x, number), positions(x, number), strict=True):
             torch.testing.assert_close(result, wanted)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_size_of_one_is_no_other_size_where_a_number_stands_for_it(dynamic: bool | None) -> None:
+    def equal(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.squeeze(0) + 1 if x.shape[0] == n else x
+
+    def sum_is_known(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.squeeze(0) + n if x.shape[0] + n == 12 else x
+
+    def beside(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(0) * 2 if x.shape[0] + y.shape[0] == 12 else x
+
+    functions = {
+        equal: lambda n: n,
+        sum_is_known: lambda n: 12 - n,
+        beside: lambda n: torch.ones(12 - n),
+    }
+    for function, other in functions.items():
+        fast = tracer_core.compile(function, dynamic=dynamic)
+        for size in (5, 6, 7, 1, 8, 0, 1, 11):
+            x = torch.randn(size)
+            torch.testing.assert_close(fast(x, other(size)), function(x, other(size)))

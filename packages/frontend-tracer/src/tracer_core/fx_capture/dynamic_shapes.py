@@ -202,6 +202,9 @@ def size_conditions(
             here = f"{text}.shape[{i}]"
             if isinstance(size, torch.SymInt) and where.get(size.node.expr) != here:
                 checks.append(f"{here} == {printer(shape_env.simplify(size.node.expr), where)}")
+                if not size.node.expr.is_Symbol or size.node.expr in numbers:
+                    # its own symbol, which was replaced, had the bound
+                    checks.append(f"{here} >= {torch_private.least(shape_env, size)}")
         if strides and any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
             checks.append(f"{text}.stride() == {strides_text(fake, printer, where)}")
     for symbol, text in where.items():

@@ -204,6 +204,7 @@ from tracer_core.torch_private.symbols import (
     holds,
     implied,
     input_source,
+    least,
     narrow,
     new_number,
     python_source,

@@ -176,6 +176,12 @@ def finite_bounds(bounds: Any) -> tuple[int, int | None]:
     return int(bounds.lower), upper if upper < 2**62 else None
 
 
+def least(env: Any, size: torch.SymInt) -> int:
+    """Returns the least value of a size of an input, whatever replaced its symbol since."""
+    bounds = env.var_to_range.get(size.node._expr)
+    return 0 if bounds is None else finite_bounds(bounds)[0]
+
+
 def python_source(expr: Any, names: dict[Any, str]) -> str:
     """Returns a sympy expression over sizes as Python text. names: symbol -> text."""
     from torch.utils._sympy.printers import PythonPrinter
