@@ -325,3 +325,14 @@ def test_a_text_that_cannot_be_made():
             return str(error)
 
     same(program, *[(torch.ones(n),) for n in (4, 5, 6)], breaks=None)
+
+
+@pytest.mark.parametrize("left", [lambda x: x.shape[0], lambda x: (x.shape[0],), lambda x: None])
+def test_a_text_of_a_number_is_added_to_texts_only(left):
+    def program(x):
+        try:
+            return left(x) + f"{x.shape[0]}"
+        except TypeError as error:
+            return str(error)
+
+    same(program, *[(torch.ones(n),) for n in (4, 5, 6)], breaks=None)

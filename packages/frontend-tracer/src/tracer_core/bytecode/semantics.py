@@ -121,9 +121,13 @@ class ContainerSemantics(Protocol):
         """Returns ``format(value, spec)``, or what `LazyValue` stands for it until it is read."""
         ...
 
-    def joined(self, parts: list[Any]) -> Any:
-        """Returns a `LazyValue` for the sum of strings of which one is such a text, or of an unread
-        tuple and another one; None for other values."""
+    def joined(self, parts: list[Any]) -> LazyValue | None:
+        """Returns the sum of strings of which one is such a text; None for other values."""
+        ...
+
+    def added(self, left: Any, right: Any) -> LazyValue | None:
+        """Returns the sum of two such strings, or of an unread tuple and another one; None for
+        other values."""
         ...
 
     def loop(self, value: Any) -> Any:

@@ -166,10 +166,10 @@ class SizeNodes:
                 result += f"; {symbol} is {what} {producer.name} returns"
         return result
 
-    def take_strides(self, sources: Sources) -> None:
-        """Makes graph inputs of the strides of views whose base has a symbolic size: no size of the
-        view determines them, and a lowered graph cannot read strides off its inputs. So it does of
-        the numbers in sizes that are expressions (``76 - n`` behind ``x.shape[0] + n == 76``)."""
+    def take_undetermined(self, sources: Sources) -> None:
+        """Makes graph inputs of the symbols that no size of an input is: numbers in sizes that are
+        expressions (``76 - n`` behind ``x.shape[0] + n == 76``), and strides of views whose base has a
+        symbolic size. A lowered graph cannot read strides off its inputs."""
         inputs = [
             value
             for value in self._written.inputs

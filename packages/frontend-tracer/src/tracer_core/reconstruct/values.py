@@ -78,10 +78,8 @@ class Rebuilder(ObjectRebuilder):
     _in_native = 0
 
     def _value(self, obj: Any) -> str:
-        if type(obj) is LazyValue and not obj.tail:
-            return self._fetch(obj.source)
         if type(obj) is LazyValue:
-            return self._value(obj.value) if obj.is_read else self._longer(obj)
+            return self._unread(obj)
         if obj is NULL:
             return self.constant(NULL)
         if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -260,8 +258,12 @@ class Rebuilder(ObjectRebuilder):
         source = self._source_of(function.__globals__)
         return self._fetch(source) if source is not None else self.constant(function.__globals__)
 
-    def _longer(self, obj: LazyValue) -> str:
-        """Emits the sum of a tuple that the trace did not read and what it added."""
+    def _unread(self, obj: LazyValue) -> str:
+        """Returns the text of a value that the trace did not read, or of a tuple and what it added."""
+        if not obj.tail:
+            return self._fetch(obj.source)
+        if obj.is_read:
+            return self._value(obj.value)
         if id(obj) in self._memo:
             return self._memo[id(obj)]
         return self._new(obj, f"{self._fetch(obj.source)} + {self._value(obj.tail)}")

@@ -38,7 +38,6 @@ from tracer_core.trace.loops_over_scalars import VALUE_VIEWS, VALUES, ScalarLoop
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.special_methods import VIEWS
 from tracer_core.trace.state_values import index_in
-from tracer_core.trace.symbolic_scalars import SYMBOLS
 
 if TYPE_CHECKING:
     from tracer_core.trace.tracer import Tracer
@@ -547,18 +546,17 @@ class Containers(Component):
     def formatted(self, value: Any, spec: str) -> Any:
         """Returns a text, unread where it is that of a symbolic number: most messages are prepared
         for an error that is not raised."""
-        text = self.tracer.scalars.text([value], spec) if type(value) in SYMBOLS else None
+        text = self.tracer.scalars.text(value, spec)
         return self.format(value, spec) if text is None else text
 
-    def joined(self, parts: list[Any]) -> Any:
-        lazy = any(type(part) is LazyValue for part in parts)
-        return (self.tracer.scalars.text(parts) or self._longer(*parts)) if lazy else None
+    def joined(self, parts: list[Any]) -> LazyValue | None:
+        return self.tracer.scalars.joined(parts)
 
-    def _longer(self, left: Any, right: Any = None, *_: Any) -> LazyValue | None:
-        """Returns the sum of a tuple that the trace has not read and another one: a loop that
-        collects its results (``logits += (step,)``) needs no graph for each length."""
+    def added(self, left: Any, right: Any) -> LazyValue | None:
+        """Does `ContainerSemantics.added`. A loop that collects its results in a tuple (``logits +=
+        (step,)``) needs no graph for each length."""
         if type(left) is not LazyValue or type(left.value) is not tuple or type(right) is not tuple:
-            return None
+            return self.joined([left, right])
         if left.is_read or not right:
             return None
         self.provenance.guard(GuardKind.TYPE, left.source, tuple)

@@ -209,7 +209,10 @@ class EagerContainers:
     def formatted(self, value: Any, spec: str) -> Any:
         return format(value, spec)
 
-    def joined(self, parts: list[Any]) -> Any:
+    def joined(self, parts: list[Any]) -> None:
+        return None
+
+    def added(self, left: Any, right: Any) -> None:
         return None
 
     def list_append(self, target: Any, value: Any) -> None:

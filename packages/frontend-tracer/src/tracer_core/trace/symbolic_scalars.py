@@ -213,37 +213,39 @@ class SymbolicScalars(Component):
         ]
         return self.provenance.read_varying(result, self._computed(template, texts), always=True)
 
-    def text(self, parts: Sequence[Any], spec: str = "") -> LazyValue | None:
-        """Returns the text that symbols, strings and such texts make together, which is guarded only
-        where the program reads it; None where a part is another value, or cannot be formatted."""
-        if type(spec) is not str or self.tracer.python_rng.states:  # random numbers have no guards
+    def text(self, number: Any, spec: str) -> LazyValue | None:
+        """Returns ``format(number, spec)`` of a symbol, which is guarded only where the program reads
+        the text; None where it is read at once."""
+        origin = self.origin(number) if type(number) in SYMBOLS else None
+        # random numbers have no guards
+        if origin is None or type(spec) is not str or self.tracer.python_rng.states:
             return None
-        value, sources, symbols = "", list[str | Source](), list[Any]()
-        at: str | Source
-        for part in parts:
-            origin = self.origin(part) if type(part) in SYMBOLS else None
-            if type(part) is str:
-                value, at = value + part, _literal(part)
-            elif type(part) is LazyValue and part.source in self._texts:
-                value, at = value + part.value, part.source
-                symbols += self._texts[part.source]
-            elif origin is not None:
-                try:
-                    value += format(origin[0], spec)
-                except ValueError:
-                    return None
-                at = self._computed("format({0}, {1})", [origin[1], _literal(spec)])
-                symbols.append(part)
-            else:
-                return None
-            sources.append(at)
-        longest = sum(self._sizes.get(at, 1) for at in sources if isinstance(at, Source))
-        if longest > MAX_SCALAR_OPERATIONS:
+        try:
+            value = format(origin[0], spec)
+        except ValueError:
             return None
-        template = " + ".join(f"{{{i}}}" for i in range(len(sources)))
-        result = self._computed(f"({template})", sources)
-        self._texts[result] = tuple(symbols)
-        return LazyValue(value, result)
+        return self._text(value, "format({0}, {1})", [origin[1], _literal(spec)], (number,))
+
+    def joined(self, parts: Sequence[Any]) -> LazyValue | None:
+        """Returns the sum of strings of which one is such a text; None for other values."""
+        texts = [part for part in parts if type(part) is LazyValue and part.source in self._texts]
+        if not texts or len(texts) + sum(type(part) is str for part in parts) < len(parts):
+            return None
+        if sum(self._sizes[text.source] for text in texts) > MAX_SCALAR_OPERATIONS:
+            crossed("MAX_SCALAR_OPERATIONS")
+            return None
+        value = "".join(part if type(part) is str else part.value for part in parts)
+        sources = [_literal(part) if type(part) is str else part.source for part in parts]
+        template = " + ".join(f"{{{i}}}" for i in range(len(parts)))
+        symbols = [symbol for text in texts for symbol in self._texts[text.source]]
+        return self._text(value, f"({template})", sources, tuple(symbols))
+
+    def _text(
+        self, value: str, template: str, parts: list[str | Source], symbols: tuple[Any, ...]
+    ) -> LazyValue:
+        source = self._computed(template, parts)
+        self._texts[source] = symbols
+        return LazyValue(value, source)
 
     def read(self, text: LazyValue) -> bool:
         """Returns whether a value is a text of symbols; guards these by their values if so."""

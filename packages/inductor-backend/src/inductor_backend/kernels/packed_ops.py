@@ -57,7 +57,8 @@ def pack(weight: torch.Tensor, numbers: Sequence[Any]) -> torch.Tensor:
 
 
 def pack_tiles(matrix: torch.Tensor) -> torch.Tensor:
-    """Returns a matrix [K, N] in parts for the blocked kernel's tiles."""
+    """Returns a matrix [K, N] in parts for the blocked kernel's tiles. A matrix that is no constant
+    is never packed so: the kernel does it as it reads."""
     return packed_weights.pack_tiles(matrix)
 
 
@@ -136,5 +137,5 @@ def lstm(
 
 
 OPERATORS: frozenset[Callable[..., Any]] = frozenset(
-    {pack, pack_tiles, convolution, linear, lstm, attention, decoding_attention, quantized_mm}
+    {pack, convolution, linear, lstm, attention, decoding_attention, quantized_mm}
 )

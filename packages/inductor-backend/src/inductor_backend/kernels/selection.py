@@ -441,9 +441,7 @@ def is_last_only(operand: Operand) -> bool:
 
 
 def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> KernelChoice:
-    return function_in(
-        packed_ops, target.__name__, KernelKind.NATIVE, "a weight that is no constant"
-    )
+    return function_in(packed_ops, "pack", KernelKind.NATIVE, "a weight that is no constant")
 
 
 def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoice]:
@@ -499,7 +497,6 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], KernelChoi
     packed_ops.convolution: _packed("convolution"),
     packed_ops.linear: _packed("linear"),
     packed_ops.pack: _pack,
-    packed_ops.pack_tiles: _pack,
     quantized.quantized_mm: _quantized_mm,
     packed_ops.lstm: _lstm,
     packed_ops.attention: _attention,

@@ -69,12 +69,6 @@ def _pack(ctx: Lowering, weight: Strided, numbers: Sequence[Any]) -> Ref:
     return ctx.extern(ctx.node.target, [weight, list(numbers)], strides=(1,))
 
 
-@lower(packed_ops.pack_tiles)
-def pack_tiles(ctx: Lowering, matrix: Ref) -> Ref:
-    """Packs a matrix that is no constant, in each call."""
-    return ctx.extern(ctx.node.target, [ctx.strided(matrix)], strides=(1,))
-
-
 @lower(packed_ops.linear)
 def linear(
     ctx: Lowering,

@@ -44,9 +44,9 @@ UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
 @opcode("BINARY_OP")
 def binary_op(m: Machine, f: Frame, arg: int) -> None:
     if SYMBOLS[arg] in ("+", "+="):
-        text = m.containers.joined(f.stack[-2:])
-        if text is not None:
-            f.stack[-2:] = [text]
+        unread = m.containers.added(*f.stack[-2:])
+        if unread is not None:
+            f.stack[-2:] = [unread]
             return
     left, right = m.pop_n(f, 2)
     f.stack.append(m.operators.binary(SYMBOLS[arg], left, right))

@@ -74,7 +74,7 @@ class TraceGraph:
             return None, None
         graph = recorder.graph
         if self.config.backend.ir != "torch":
-            recorder.sizes.take_strides(self.tracer.provenance.sources)
+            recorder.sizes.take_undetermined(self.tracer.provenance.sources)
         risks = unread_risks(graph, self.outputs)
         as_torch = self.config.backend.ir == "torch"  # nothing is lowered, so that they stay
         graph.output((*self.outputs, *([] if as_torch else self._outputs_of(risks))))
