@@ -62,6 +62,7 @@ MODELS: dict[str, tuple[str, str, Callable[[dict[str, int]], dict[str, Any]]]] =
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", lambda sizes: {"head_dim": _heads(sizes)}),
     "mistral": ("MistralForCausalLM", "MistralConfig", lambda sizes: {"sliding_window": 512}),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", lambda sizes: {"head_dim": _heads(sizes)}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", lambda sizes: {}),
     "gpt_oss": (
         "GptOssForCausalLM",
         "GptOssConfig",

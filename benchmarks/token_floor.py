@@ -5,8 +5,9 @@ models with a static cache, one sequence in bfloat16, after a prompt of `PROMPT`
 `CACHE` positions. A row is a model and a compiler, in a process of its own with empty caches. It has
 
 - ``token_ms``: the seconds of `LONG` new tokens less those of `SHORT`, a token;
-- ``floor_ms``: the weights, without the table of embeddings of which a token reads one row, and half
-  of the cache's positions, over the bandwidth of a copy on the device;
+- ``floor_ms``: the weights, without the table of embeddings of which a token reads one row, of a
+  mixture of experts the chosen ones, and half of the cache's positions, over the bandwidth of a copy
+  on the device;
 - ``busy_ms`` and ``kernels``: what the device does of a token, and in how many launches; the rest of
   ``token_ms`` is the host's;
 - ``kernel_ms``: the largest sums by kernel;
@@ -43,7 +44,7 @@ TEXTS = ((900, 20), (700, 32), (512, 24), (640, 28), (900, 20))
 COMPILERS = ("eager", "torch", "ours", "ours:generate")
 
 #: name -> (entry of `generation.MODELS`, sizes)
-SHAPES: dict[str, tuple[str, dict[str, int]]] = {
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_1b": ("llama", {
         "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 32000,
         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 4096,
@@ -78,7 +79,7 @@ class Text:
         kind, sizes = SHAPES[name]
         model_class, config, more = MODELS[kind]
         torch.manual_seed(0)
-        settings = getattr(transformers, config)(**sizes, **more(sizes), dtype=torch.bfloat16)
+        settings = getattr(transformers, config)(**{**more(sizes), **sizes}, dtype=torch.bfloat16)
         torch.set_default_dtype(torch.bfloat16)
         with torch.device("cuda"):
             self.model = getattr(transformers, model_class)(settings).eval()
@@ -145,7 +146,8 @@ class Text:
         short, long = (min(self._seconds(n) for _ in range(3)) for n in (SHORT, LONG))
         head = self.model.get_input_embeddings().weight
         tied = self.model.get_output_embeddings().weight is head
-        weights = sum(map(_nbytes, self.model.parameters())) - (0 if tied else head.nbytes)
+        weights = sum(map(self._read, *zip(*self.model.named_parameters(), strict=True)))
+        weights -= 0 if tied else head.nbytes
         layers = self.cache.layers
         cached = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) / 2
         floor = (weights + cached) / copy_bandwidth()
@@ -159,6 +161,14 @@ class Text:
             "device": torch.cuda.get_device_name(0),
             "torch": torch.__version__,
         }
+
+    def _read(self, name: str, weight: Any) -> float:
+        """Bytes of a parameter that a token reads: of experts those that are chosen."""
+        config = self.model.config
+        if ".experts." not in name:
+            return _nbytes(weight)
+        experts = getattr(config, "num_experts", None) or config.num_local_experts
+        return _nbytes(weight) * config.num_experts_per_tok / experts
 
     def _kernels(self) -> dict[str, Any]:
         """What the device does of a token: of `SHORT` tokens, less that of ten fewer."""

@@ -124,6 +124,43 @@ def test_quotients_by_zero_that_triton_could_know():
             assert torch.equal(ours, theirs)
 
 
+DIVISORS = [3.0, 58.0, -7.0, 0.1, 1e20, 1e-20, 1.9999999, 1e38, 3e38, 1e-38, 2e-39, 1e-45, 0.0, -0.0]
+DIVISORS += [math.inf, -math.inf, math.nan]
+
+
+def dividends(device="cuda"):
+    torch.manual_seed(0)
+    powers = torch.arange(-126, 128, device=device, dtype=torch.float32).exp2()[:, None]
+    numbers = (powers * (1 + torch.rand(254, 64, device=device))).flatten()
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45], device=device)
+    return torch.cat([numbers, -numbers, special])
+
+
+def same_quotients(ours, eager):
+    """All bits, but for the last one of denormals."""
+    torch.testing.assert_close(ours, eager, rtol=0, atol=2e-45, equal_nan=True)
+
+
+def test_quotients_by_a_rows_number_are_exact():
+    """They are products with its reciprocal, and corrected."""
+
+    def fn(x, d):
+        quotient = x / d[:, None]
+        return quotient, quotient.clamp(-1, 1).sum(1)
+
+    d = torch.tensor(DIVISORS, device="cuda")
+    x = dividends().expand(len(DIVISORS), -1).contiguous()
+    ours, eager = tracer_core.compile(fn, backend="inductor")(x, d), fn(x, d)
+    same_quotients(ours[0], eager[0])
+
+
+@pytest.mark.parametrize("number", DIVISORS)
+def test_quotients_by_a_number_are_exact(number):
+    x = dividends()
+    ours = tracer_core.compile(lambda x: x / number, backend="inductor")(x)
+    same_quotients(ours, x / torch.full_like(x, number))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_bounds_that_are_nan(dtype):
     nan = float("nan")

@@ -497,9 +497,9 @@ def _view_text(buffer: Buffer, layout: BufferLayout) -> str:
         and len(stored.sizes) == 2
         and layout.offset == stored.offset
         and layout.sizes == stored.sizes[::-1]
+        and layout.strides == stored.strides[::-1]
     ):
-        if same_strides(layout, stored.strides[::-1]):
-            return f"{buffer.name}.t()"
+        return f"{buffer.name}.t()"
     base = f"as_strided({buffer.storage}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}"
     if layout.offset == 0:
         return base + ")"

@@ -1,8 +1,9 @@
-"""Lowers matmuls to extern nodes; on GPUs, one row times a matrix to a loop.
+"""Lowers matmuls to extern nodes; on GPUs, a matrix times a vector to a loop.
 
 Operands are views without a copy wherever strides describe them and the operator supports these. A
-matrix that is multiplied by one row is read once: the memory sets the pace, and a reduction fuses
-with what makes the row and with what reads the result.
+matrix that is multiplied by a vector is read once: the memory sets the pace, and a loop fuses with
+what makes the operands and with what reads the result. The gradients of a layer with one output are
+such matmuls, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 from inductor_backend.ir.graph_meta import is_returned
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides
-from inductor_backend.ir.nodes import BufferKind, BufferLayout, Strided
+from inductor_backend.ir.nodes import BufferKind, BufferLayout, LoopNode, Strided
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.ir.values import Value, cast, make
@@ -29,7 +30,7 @@ from inductor_backend.lowering.fallback import call_any
 #: Bytes of a vector load, and the elements from which an operand is copied for it.
 VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
 
-#: Dtypes and least elements of a matrix that a loop multiplies by a row.
+#: Dtypes and least elements of a matrix that a loop multiplies by a vector.
 _LOOPED_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
 MIN_LOOPED_MATRIX = 1 << 16
 
@@ -124,15 +125,10 @@ def _columns_are_contiguous(x: Ref) -> bool:
     return flat.step(last - 1) == 1 and flat.step(last) != 1
 
 
-@lower(aten.mm.default)
+@lower(aten.mm.default, aten.bmm.default)
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    if _is_one_row(ctx, a, b):
-        return ctx.as_output(_row_times_matrix(ctx, a, b), label="mm")
-    return bmm(ctx, a, b)
-
-
-@lower(aten.bmm.default)
-def bmm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    if _is_limited_by_memory(ctx, a, b):
+        return ctx.as_output(_loop(ctx, a, b), label="mm")
     strides = _aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
     if strides is not None and not is_returned(ctx.node):
         return ctx.extern(unaligned_gemm.matmul, operands(ctx, a, b), strides=strides, label="mm")
@@ -152,28 +148,51 @@ def grouped_mm(
     return ctx.extern(ctx.node.target, [ctx.strided(a), matrix(ctx, b), ctx.strided(offs, (1,))])
 
 
-def _is_one_row(ctx: Lowering, a: Ref, b: Ref) -> bool:
-    """Checks that, on a GPU, a large matrix whose columns are contiguous (the transpose of a
-    ``nn.Linear``'s weight) is multiplied by one row."""
-    if not (ctx.gpu and a.sizes[0] == 1 and a.dtype in _LOOPED_DTYPES):
+def _is_limited_by_memory(ctx: Lowering, a: Ref, b: Ref) -> bool:
+    """Checks that, on a GPU, one of the three sizes of a large matmul is 1, and that a loop is quicker
+    than cuBLAS: an outer product, one row times an ``nn.Linear``'s weight, and a vector times a matrix
+    that a loop computes, which then needs no memory."""
+    if not ctx.gpu or a.dtype not in _LOOPED_DTYPES:
         return False
-    numel = math.prod(map(ctx.sizes.hint, b.sizes))
-    return numel >= MIN_LOOPED_MATRIX and _columns_are_contiguous(b)
+    rows, terms, columns = *a.sizes[-2:], b.sizes[-1]
+    if 1 not in (rows, terms, columns):
+        return False
+    if math.prod(map(ctx.sizes.hint, (*a.sizes, columns))) < MIN_LOOPED_MATRIX:
+        return False
+    if terms == 1:
+        return True
+    weights = rows == 1 and len(b.sizes) == 2 and _along_terms(a, b)
+    return weights or _is_computed(ctx, b if rows == 1 else a)
 
 
-def _row_times_matrix(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    """Returns the product of a row of shape (1, K) and a matrix of shape (K, N), of shape (N, 1), in
-    float32."""
-    terms, columns = b.sizes
-    dtype = compute_dtype(a.dtype)
+def _is_computed(ctx: Lowering, x: Ref) -> bool:
+    """Checks that a loop computes a matrix."""
+    writers = [node for node in ctx.program.nodes if x.buffer.name in node.writes]
+    return bool(writers) and all(isinstance(node, LoopNode) for node in writers)
+
+
+def _along_terms(a: Ref, b: Ref) -> bool:
+    """Checks that the terms of a vector and a matrix are contiguous in the matrix."""
+    return _columns_are_contiguous(b) if a.sizes[-2] == 1 else not _columns_are_contiguous(a)
+
+
+def _loop(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    """Returns a matmul, or a batch of them, as a loop over its elements and terms, in float32."""
+    dtype, rank = compute_dtype(a.dtype), len(a.sizes) + 1
+    sizes = (*a.sizes[:-1], b.sizes[-1], a.sizes[-1])
+    loops = [p for p, size in enumerate(sizes) if size != 1 or p == rank - 1]
+    if not _along_terms(a, b):  # as the matrix lies in memory, so that it fuses with other sums
+        loops.sort(key=lambda p: (p >= rank - 3, p != rank - 1))
 
     def term(at: Sequence[Index]) -> Value:
-        column, place = at
-        row = cast(a.at((Index(), place)), dtype)
-        return make("mul", row, cast(b.at((place, column)), dtype))
+        index = dict(zip(loops, at, strict=True))
+        *batch, row, column, place = (index.get(p, Index()) for p in range(rank))
+        left, right = a.at((*batch, row, place)), b.at((*batch, place, column))
+        return make("mul", cast(left, dtype), cast(right, dtype))
 
-    (total,) = ctx.reduction("sum", term, (columns, terms), (1,), dtype, label="mm")
-    return total
+    domain, terms = [sizes[p] for p in loops], loops.index(rank - 1)
+    (total,) = ctx.reduction("sum", term, domain, (terms,), dtype, label="mm")
+    return total.reshape(sizes[:-1])
 
 
 @lower(unaligned_gemm.mm)
@@ -183,8 +202,8 @@ def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
 
 @lower(aten.addmm.default, aten.baddbmm.default)
 def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Ref:
-    if (beta, alpha) == (1, 1) and ctx.node.target is aten.addmm.default and _is_one_row(ctx, a, b):
-        return _plus_bias(ctx, _row_times_matrix(ctx, a, b).reshape(ctx.shape()), bias)
+    if (beta, alpha) == (1, 1) and _is_limited_by_memory(ctx, a, b):
+        return _plus_bias(ctx, _loop(ctx, a, b), bias)
     scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
     return ctx.extern(ctx.node.target, [ctx.strided(bias), *operands(ctx, a, b)], scale)
 

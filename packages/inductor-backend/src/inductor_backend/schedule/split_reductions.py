@@ -102,17 +102,38 @@ def _splits(
         short = row < (LONG_COLUMN if across else LONG_ROW)
         if short or node.stores[0].value.dtype == torch.bool:
             return None
+    if rows == 1 and (places := _columns_beside(program, node, sizes, writers)):
+        columns = product(node.sizes[p] for p in places)
+        around = replace(node, reduced=tuple(p not in places for p in range(len(node.sizes))))
+        splits = _columns(around, sizes.hint(columns), row // sizes.hint(columns), sizes, writers)
+        return (splits or {}) | {p: ReductionSplit(node.sizes[p], 1) for p in places}
     if across:
-        programs = -(-rows // COLUMNS_OF_A_PROGRAM)
-        if row < MIN_COLUMN or programs * 2 > PROGRAMS:
-            return None
-        shortest = MIN_COLUMN_PART
-        wanted = min(PROGRAMS // max(programs, 1), row // shortest)
-    elif rows >= ENOUGH_ROWS or row < MIN_ROW:
+        return _columns(node, rows, row, sizes, writers)
+    if rows >= ENOUGH_ROWS or row < MIN_ROW:
         return None
-    else:
-        shortest = MIN_PART
-        wanted = min(PROGRAMS // max(rows, 1), row // shortest)
+    return _chunks(node, PROGRAMS // max(rows, 1), row, MIN_PART, sizes, writers)
+
+
+def _columns(
+    node: LoopNode, rows: int, row: int, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
+) -> dict[int, ReductionSplit] | None:
+    """Returns how sums of columns are split."""
+    programs = -(-rows // COLUMNS_OF_A_PROGRAM)
+    if row < MIN_COLUMN or programs * 2 > PROGRAMS:
+        return None
+    return _chunks(node, PROGRAMS // max(programs, 1), row, MIN_COLUMN_PART, sizes, writers)
+
+
+def _chunks(
+    node: LoopNode,
+    wanted: int,
+    row: int,
+    shortest: int,
+    sizes: SizeVars,
+    writers: Mapping[str, Sequence[Node]],
+) -> dict[int, ReductionSplit] | None:
+    """Returns about `wanted` chunks of at least `shortest` elements."""
+    wanted = min(wanted, row // shortest)
     if wanted < 2:
         return None
     splits = _outermost(node, wanted, sizes, _usual_parts(node, writers))
@@ -120,6 +141,53 @@ def _splits(
     if splits and (parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest)):
         return splits
     return _uneven(node, wanted, sizes) if wanted >= UNEVEN_PARTS else None
+
+
+def _columns_beside(
+    program: LoopProgram, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
+) -> list[int]:
+    """Returns the innermost dimensions of a sum of all elements that are columns in another loop's sums,
+    where both read one tensor (the gradients of a scale and of a bias). With the columns apart first,
+    one kernel makes both."""
+    if node.stores[0].reduce not in _AGAIN or len(node.sizes) < 2:
+        return []
+    total, own = product(node.sizes), _whole_operands(program, node, writers)
+    for other in program.nodes:
+        if not isinstance(other, LoopNode) or product(other.sizes) != total:
+            continue
+        kept = [p for p, reduced in enumerate(other.reduced) if not reduced]
+        if not kept or kept != list(range(len(other.sizes)))[-len(kept) :]:
+            continue
+        columns, places = product(other.sizes[p] for p in kept), []
+        for p in reversed(range(1, len(node.sizes))):
+            if product(node.sizes[q] for q in places) != columns:
+                places.append(p)
+        if (
+            product(node.sizes[p] for p in places) == columns
+            and len(kept) < len(other.sizes)
+            and reads_across(program, other, sizes)
+            and not own.isdisjoint(_whole_operands(program, other, writers))
+        ):
+            return places
+    return []
+
+
+def _whole_operands(
+    program: LoopProgram, node: LoopNode, writers: Mapping[str, Sequence[Node]]
+) -> set[str]:
+    """Returns the tensors of as many elements as the node visits that it reads, or that the loops read
+    which make these."""
+    total = product(node.sizes)
+
+    def operands(loop: LoopNode) -> set[str]:
+        return {name for name in loop.reads() if program.buffers[name].layout.numel == total}
+
+    found = operands(node)
+    for name in list(found):
+        for writer in writers.get(name, ()):
+            if isinstance(writer, LoopNode) and product(writer.sizes) == total:
+                found |= operands(writer)
+    return found
 
 
 def readers_of(program: LoopProgram) -> dict[str, list[LoopNode]]:

@@ -23,6 +23,14 @@ if interpreting():
         """A 64-bit integer whose value Triton does not know."""
         return a
 
+    @triton.jit
+    def quotient_by(a, b, inverse):
+        return tl.div_rn(a, b)
+
+    @triton.jit
+    def quotient(a, b):
+        return tl.div_rn(a, b)
+
 else:
     from triton.language.extra.cuda import (  # type: ignore[no-redef]
         gdc_launch_dependents,
@@ -41,6 +49,27 @@ else:
     @triton.jit
     def unknown(a):
         return tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [a], tl.int64, True, 1)
+
+    @triton.jit
+    def quotient_by(a, b, inverse):
+        """a / b as IEEE 754 rounds it, from ``inverse = 1 / b``, rounded, where neither is a
+        denormal (Markstein, "Computation of elementary functions on the IBM RISC System/6000
+        processor", 1990). Takes a fifth of the instructions of a division."""
+        first = a * inverse
+        refined = tl.fma(tl.fma(-first, b, a), inverse, first)
+        return tl.where(refined == refined, refined, first)  # infinite and NaN: the first is right
+
+    @triton.jit
+    def quotient(a, b):
+        """a / b. Where one b divides many a (a row's norm), it is inverted once; denormals are scaled
+        before."""
+        if b.numel < a.numel:
+            scale = tl.where(tl.abs(b) < 1.1754943508222875e-38, 4294967296.0, 1.0)
+            b = b * scale
+            result = quotient_by(a * scale, b, tl.div_rn(1.0, b))
+        else:
+            result = tl.div_rn(a, b)
+        return result
 
 
 @triton.jit
