@@ -62,7 +62,19 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_4b": ("gemma3", {
         "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
         "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
-        "max_position_embeddings": 4096,
+        "head_dim": 256, "max_position_embeddings": 4096,
+    }),
+    # 3.3e9 of 30e9 parameters a token.
+    "qwen3_moe_30b": ("qwen3_moe", {
+        "hidden_size": 2048, "moe_intermediate_size": 768, "num_hidden_layers": 48,
+        "vocab_size": 151936, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+        "num_experts": 128, "num_experts_per_tok": 8, "max_position_embeddings": 4096,
+    }),
+    # 3.6e9 of 21e9 parameters a token.
+    "gpt_oss_20b": ("gpt_oss", {
+        "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+        "vocab_size": 201088, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "max_position_embeddings": 4096,
     }),
 }  # fmt: skip
 

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from inductor_backend.ir.nodes import ExternNode
 from inductor_backend.ir.target import interpreted
+from inductor_backend.lowering import matmul
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.inductor.test_operators import I, R
@@ -96,3 +98,23 @@ def test_a_sum_is_computed_once_before_its_rows_are_gathered():
 
     result = checked(program, R(300, 16), R(300, 16), I(0, 300, 900), I(0, 300, 900), R(32, 4))
     assert result.kernels == 2
+
+
+def joined(a, b, w):
+    return torch.cat([a, b], 1) @ w
+
+
+def joined_and_read(a, b, w):
+    both = torch.cat([a, b], 1)
+    return both @ w, both.sin()
+
+
+@pytest.mark.parametrize("fn, copies", [(joined, 0), (joined_and_read, 1)])
+def test_rows_of_a_concatenation_begin_where_a_matmul_wants_them(monkeypatch, fn, copies):
+    """A copy with aligned rows reads and writes all of it; another reader expects dense rows."""
+    monkeypatch.setattr(matmul, "MIN_COPIED_OPERAND", 64)
+    a, b, w = R(40, 20).half(), R(40, 5).half(), R(25, 24).half()
+    result = checked(fn, a, b, w)
+    (call,) = [n for n in result.compilation.program.nodes if isinstance(n, ExternNode)]
+    assert call.args[0].layout.strides == (32, 1)
+    assert sum(node.origin.op == "copy" for node in result.compilation.program.nodes) == copies

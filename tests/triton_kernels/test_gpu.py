@@ -5,6 +5,7 @@ gpu``.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from dataclasses import replace
 

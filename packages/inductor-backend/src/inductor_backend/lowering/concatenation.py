@@ -24,6 +24,7 @@ from inductor_backend.ir.value_cost import CHEAP, CHEAP_LOADS, cost, load_count
 from inductor_backend.ir.values import cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.context import Lowering, aten, last_strides, lower
+from inductor_backend.lowering.matmul import aligned_strides
 
 
 @lower(aten.cat.default)
@@ -43,7 +44,8 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
         return _side_by_side(ctx, parts) if _are_costly(ctx) else _selected(ctx, parts)
     if ctx.gpu and len(parts) > FEW_PARTS and all(_is_single(part) for part in parts):
         parts = _bundled(ctx, parts, dim)
-    strides = _strides_of_reader(ctx) or Lowering.dense(sizes, ctx.strides())
+    strides = _strides_of_reader(ctx) or _strides_of_matmuls(ctx)
+    strides = strides or Lowering.dense(sizes, ctx.strides())
     buffer = ctx.buffer(sizes, dtype, strides)
     store_parts(ctx, buffer, parts, dim, 0)
     return Ref.of(buffer)
@@ -65,6 +67,22 @@ def _strides_of_reader(ctx: Lowering) -> tuple[Expr, ...] | None:
     return tuple(strides[place] for place in range(len(sizes)))
 
 
+def _strides_of_matmuls(ctx: Lowering) -> tuple[Expr, ...] | None:
+    """Returns strides with which rows begin at multiples of 16 bytes, where matmuls alone read the node
+    and would copy it for that."""
+    if not ctx.gpu:
+        return None
+    waiting = [ctx.node]
+    while waiting:
+        readers = waiting.pop().users
+        waiting += [reader for reader in readers if reader.target is aten.view.default]
+        if any(reader.target not in _READ_BY_ROWS for reader in readers):
+            return None
+    return aligned_strides(ctx.shape(), ctx.meta().dtype)
+
+
+#: Matmuls, and the views of an operand's rows.
+_READ_BY_ROWS = frozenset({aten.mm.default, aten.addmm.default, aten.view.default})
 #: On GPUs rows of up to NARROW elements and FEW_PARTS equal parts are concatenated in one loop.
 NARROW, FEW_PARTS = 1024, 4
 #: Parts of one element that one loop selects between.

@@ -61,7 +61,7 @@ def matrix(ctx: Lowering, x: Ref, work: float = 0.0) -> Strided:
     either = ctx.gpu or min(map(ctx.sizes.hint, x.sizes[-2:])) >= BLOCKED_ROWS
     transposed = either and _columns_are_contiguous(x)
     source = x.permute(order) if transposed else x
-    strides = _aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
+    strides = aligned_strides(source.sizes, x.dtype) if ctx.gpu else None
     if layout is not None and is_blas_matrix(layout):
         slow = (
             strides is not None
@@ -92,7 +92,7 @@ def _crosses(layout: BufferLayout, dtype: torch.dtype) -> bool:
     return any(isinstance(step, int) and step * dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
-def _aligned_strides(sizes: Sequence[Expr], dtype: torch.dtype) -> tuple[Expr, ...] | None:
+def aligned_strides(sizes: Sequence[Expr], dtype: torch.dtype) -> tuple[Expr, ...] | None:
     """Returns strides with which the rows of a large matrix (or of several) begin at multiples of 16
     bytes. None where they do anyway, and where the GPU has no tensor cores for it."""
     numbers = [size for size in sizes if isinstance(size, int)]
@@ -129,7 +129,7 @@ def _columns_are_contiguous(x: Ref) -> bool:
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     if _is_limited_by_memory(ctx, a, b):
         return ctx.as_output(_loop(ctx, a, b), label="mm")
-    strides = _aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
+    strides = aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
     if strides is not None and not is_returned(ctx.node):
         return ctx.extern(unaligned_gemm.matmul, operands(ctx, a, b), strides=strides, label="mm")
     return ctx.extern(ctx.node.target, operands(ctx, a, b))
