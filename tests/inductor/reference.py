@@ -98,6 +98,7 @@ REFERENCE_OPS.update(
         "i1e": _plain(torch.special.i1e),
         "silu": _plain(torch.nn.functional.silu),
         "softplus": _plain(torch.nn.functional.softplus),
+        "sigmoid_exp2": lambda value, a: 1 / (1 + torch.exp2(a)),
         "gelu_erf": _plain(torch.nn.functional.gelu),
         "gelu_tanh": lambda value, a: torch.nn.functional.gelu(a, approximate="tanh"),
     }

@@ -118,11 +118,15 @@ def test_gradients_of_a_scale_a_bias_and_a_weight_are_one_pass(monkeypatch):
     """The sum of all elements is split as the sums of columns are; without, x is read twice."""
     inputs = R(8192, 4), R(8192, 1), R(1), R(1, 4)
     result = checked(scored, *inputs)
-    large = [g for g in result.compilation.plan.groups if any(8192 * 4 == size for size in _sizes(g))]
+    large = [
+        g for g in result.compilation.plan.groups if any(8192 * 4 == size for size in _sizes(g))
+    ]
     assert len(large) == 1
     monkeypatch.setattr(split_reductions, "_columns_beside", lambda *arguments: [])
     result = checked(scored, *inputs)
-    large = [g for g in result.compilation.plan.groups if any(8192 * 4 == size for size in _sizes(g))]
+    large = [
+        g for g in result.compilation.plan.groups if any(8192 * 4 == size for size in _sizes(g))
+    ]
     assert len(large) == 2
 
 

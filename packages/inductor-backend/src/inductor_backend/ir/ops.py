@@ -165,6 +165,7 @@ def _table() -> dict[str, OpSpec]:
         " asinh acosh atanh erf erfc sigmoid silu gelu_erf gelu_tanh softplus"
     )
     specs += [OpSpec(name, 1, _same, f"torch's {name}", 20) for name in math1.split()]
+    specs.append(OpSpec("sigmoid_exp2", 1, _same, "1 / (1 + 2^a)", 12))
     special = "erfinv digamma i0 i0e i1 i1e"
     specs += [
         OpSpec(name, 1, _same, f"torch's {name}; float32 only", 60) for name in special.split()

@@ -93,7 +93,7 @@ def _elu_gradient(
 
 def _gelu_gradient(dy: Any, x: Any, *, approximate: str = "none") -> Any:
     """aten.gelu_backward, where no lowering computes it."""
-    if approximate == "none" and x.dtype != torch.float64 and not _for_triton(x):
+    if x.dtype != torch.float64 and (approximate == "none" or _for_triton(x)):
         return NotImplemented
     return _of_aten()[aten.gelu_backward.default](dy, x, approximate=approximate)
 

@@ -56,8 +56,8 @@ COMMUTING = frozenset({"relu", "maximum", "minimum", "abs", "neg", "where", "rou
 
 #: Ops whose result is in float16's range where their operands are.
 BOUNDED = COMMUTING | {
-    "floor", "ceil", "trunc", "round", "sign", "tanh", "sigmoid", "silu", "gelu_erf", "gelu_tanh",
-    "sin", "cos", "erf", "erfc", "sqrt", "copysign", "softplus",
+    "floor", "ceil", "trunc", "round", "sign", "tanh", "sigmoid", "sigmoid_exp2", "silu", "gelu_erf",
+    "gelu_tanh", "sin", "cos", "erf", "erfc", "sqrt", "copysign", "softplus",
 }  # fmt: skip
 
 #: Operators of ATen that jump, though all their results are floats or no tensors.

@@ -82,6 +82,7 @@ def _table() -> dict[str, OpSource]:
         "round_to": OpSource(cpp.round_to, triton.round_to),
         "sqrt": OpSource(call("tc_sqrt"), triton.sqrt, True),
         "erfinv": OpSource(call("ts_erfinv"), libdevice("erfinv"), special=True),
+        "sigmoid_exp2": OpSource(lambda value, a: f"1 / (1 + tc_exp2({a}))", call("sigmoid_exp2")),
         "philox": OpSource(call("ts_philox"), call("uniform"), special=True),
     }
     for name, sign in {

@@ -58,6 +58,7 @@ def pointer_type(dtype: torch.dtype) -> str:
         raise unsupported("codegen", f"Triton kernels on dtype {dtype} are not built")
     return POINTER_TYPES[dtype]
 
+
 #: Constants from here to its reciprocal divide with the help of their own reciprocal.
 LEAST_DIVISOR = 2.0**-100
 
@@ -114,7 +115,9 @@ def div(value: Value, a: str, b: str) -> str:
     number = value.args[1].attr[0] if value.args[1].name == "constant" else None
     if number is None or not LEAST_DIVISOR < abs(number) < 1 / LEAST_DIVISOR:
         return f"quotient({a}, {b})"
-    inverse = constant_source(torch.tensor(number, dtype=torch.float32).reciprocal().item(), value.dtype)
+    inverse = constant_source(
+        torch.tensor(number, dtype=torch.float32).reciprocal().item(), value.dtype
+    )
     if math.frexp(number)[0] in (0.5, -0.5):  # a power of two: the product is exact
         return f"{a} * {inverse}"
     return f"quotient_by({a}, {b}, {inverse})"

@@ -52,9 +52,9 @@ else:
 
     @triton.jit
     def quotient_by(a, b, inverse):
-        """a / b as IEEE 754 rounds it, from ``inverse = 1 / b``, rounded, where neither is a
-        denormal (Markstein, "Computation of elementary functions on the IBM RISC System/6000
-        processor", 1990). Takes a fifth of the instructions of a division."""
+        """a / b as IEEE 754 rounds it, from ``inverse = 1 / b``, rounded (Markstein, "Computation of
+        elementary functions on the IBM RISC System/6000 processor", 1990). Takes a fifth of the
+        instructions of a division. The last bit may differ where |a| is below 2^-100."""
         first = a * inverse
         refined = tl.fma(tl.fma(-first, b, a), inverse, first)
         return tl.where(refined == refined, refined, first)  # infinite and NaN: the first is right
@@ -80,6 +80,12 @@ def relu(x):
 @triton.jit
 def sigmoid(x):
     return 1.0 / (1.0 + libdevice.exp(-x))
+
+
+@triton.jit
+def sigmoid_exp2(x):
+    """1 / (1 + 2^x)."""
+    return 1.0 / (1.0 + tl.exp2(x))
 
 
 @triton.jit
