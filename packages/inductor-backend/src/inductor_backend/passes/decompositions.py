@@ -150,6 +150,35 @@ def _int_product(a: Any, b: Any) -> Any:
     return aten._int_mm(padded, b)[:rows]
 
 
+#: The most elements that one kernel finds in a row for aten.topk, and the longest row.
+_FEW_LARGEST, _SHORT_ROW = 16, 1024
+
+
+def _few_largest(
+    x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    """aten.topk of few elements of short rows on a GPU (the experts of a token): k times the largest of
+    what is left and its first place. ATen selects and then sorts, in two kernels."""
+    length = x.shape[dim] if x.dim() else None
+    if not (largest and _for_triton(x) and isinstance(length, int) and isinstance(k, int)):
+        return NotImplemented
+    known = x.dtype in (*_LOW, torch.float32)
+    if not known or not 1 <= k <= min(_FEW_LARGEST, length) or length > _SHORT_ROW:
+        return NotImplemented
+    rows, places = x.movedim(dim, -1), torch.arange(length, device=x.device)
+    left = torch.full_like(places, True, dtype=torch.bool)
+    values, indices = [], []
+    for _ in range(k):
+        value = torch.where(left, rows, -math.inf).amax(-1, keepdim=True)
+        # NaN is the largest. An infinity that is left is told from what was taken.
+        found = left & ((rows == value) | (rows.isnan() & value.isnan()))
+        index = torch.where(found, places, length - 1).amin(-1, keepdim=True)
+        left = left & (places != index)
+        values.append(value)
+        indices.append(index)
+    return tuple(torch.cat(found, -1).movedim(-1, dim).contiguous() for found in (values, indices))
+
+
 _LOW = (torch.float16, torch.bfloat16)
 _REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     # as eager's: torch's form multiplies a zero by an alpha of infinity
@@ -160,6 +189,7 @@ _REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     aten.hardtanh_backward.default: _hardtanh_gradient,
     aten.logit_backward.default: _logit_gradient,
     aten._int_mm.default: _int_product,
+    aten.topk.default: _few_largest,
     aten._jagged_to_padded_dense_forward.default: _jagged_to_padded,
     aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
