@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from inductor_backend.ir.nodes import ExternNode, LoopNode
 from inductor_backend.runtime.cuda.interpreter import interpreting
-from inductor_backend.schedule import fusion, row_copies
+from inductor_backend.schedule import fusion
 from tests.inductor.test_operators import I, R
 from tests.triton_kernels.test_interpreted import checked
 
@@ -240,55 +240,6 @@ def test_blocks_of_few_rows_are_longer():
     assert tiles(result) == [{"YBLOCK": 16, "XBLOCK": 256}]
     result = checked(lambda x: x.contiguous(memory_format=layout), R(2, 64, 32, 32).half())
     assert tiles(result) == [{"YBLOCK": 64, "XBLOCK": 64}]
-
-
-def filter_gradient(dy, x, weight):
-    """The gradient of a filter, which is channels-last if its operands are."""
-    return torch.ops.aten.convolution_backward(
-        dy, x, weight, [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False]
-    )[1]
-
-
-@pytest.mark.parametrize("outputs", [227, 228])
-def test_rows_of_a_filters_gradient_are_copied_where_they_would_be_crossed(outputs):
-    """On both sides of `MIN_CROSSED`."""
-
-    def fn(dy, x, weight):
-        gradient = filter_gradient(dy, x, weight)
-        length = (weight * weight).sum((1, 2, 3), keepdim=True)
-        along = (gradient * weight).sum((1, 2, 3), keepdim=True)
-        return gradient - weight * (along / length)
-
-    last, weight = torch.channels_last, R(outputs, 128, 3, 3)
-    assert (weight.numel() >= row_copies.MIN_CROSSED) == (outputs == 228)
-    dy, x = (R(1, n, 3, 3).to(memory_format=last) for n in (outputs, 128))
-    result = checked(fn, dy, x, weight)
-    copies = [name for name in result.compilation.program.buffers if "_rows_" in name]
-    assert len(copies) == (1 if outputs == 228 else 0)
-
-
-def test_a_copy_is_read_over_its_own_points_alone(monkeypatch):
-    """A loop over other points keeps the gradient, though it reads the same places of it."""
-    monkeypatch.setattr(row_copies, "MIN_CROSSED", 1)
-
-    def fn(dy, x, weight, twice, often):
-        half = filter_gradient(dy, x, weight)[:2]
-        return (half * twice).sum((2, 3, 4)), half * often
-
-    last = torch.channels_last
-    dy, x = (R(2, n, 6, 6).to(memory_format=last) for n in (4, 16))
-    operands = R(4, 16, 3, 3), R(2, 2, 16, 3, 3), R(5, 2, 16, 3, 3)
-    assert any(
-        "_rows_" in name for name in checked(fn, dy, x, *operands).compilation.program.buffers
-    )
-
-
-def test_a_gradient_without_a_contiguous_operand_is_not_copied(monkeypatch):
-    monkeypatch.setattr(row_copies, "MIN_CROSSED", 1)
-    last = torch.channels_last
-    dy, x, weight = (R(*n).to(memory_format=last) for n in ((2, 32, 6, 6), (2, 32, 6, 6), (32, 32, 3, 3)))  # fmt: skip
-    fn = lambda dy, x, w: filter_gradient(dy, x, w).square().sum((1, 2, 3))
-    assert not any("YBLOCK" in tile for tile in tiles(checked(fn, dy, x, weight)))
 
 
 def test_contiguous_rows_of_several_short_dimensions_are_one_row():

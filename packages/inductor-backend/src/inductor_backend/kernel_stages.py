@@ -38,7 +38,6 @@ from inductor_backend.schedule.kernel_choice import choose_externs, native_choic
 from inductor_backend.schedule.memory_plan import nbytes, plan_memory
 from inductor_backend.schedule.online_softmax import merge_online
 from inductor_backend.schedule.rounding import insert_rounding
-from inductor_backend.schedule.row_copies import copy_crossed_rows
 from inductor_backend.schedule.short_reductions import unroll_short_reductions
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.schedule.zero_pages import leave_zeros
@@ -93,11 +92,10 @@ def leave_zero_pages(c: Compilation) -> None:
 
 
 def split_long_reductions(c: Compilation) -> None:
-    """Copies what rows would cross, unrolls very short reductions, merges those of a softmax, and
-    splits long ones of few rows, to keep the device busy."""
+    """Unrolls very short reductions, merges those of a softmax, and splits long ones of few rows, to
+    keep the device busy."""
     count = len(c.program.buffers)
-    c.fused = copy_crossed_rows(c.program, c.sizes)
-    c.fused += unroll_short_reductions(c.program, c.sizes)
+    c.fused = unroll_short_reductions(c.program, c.sizes)
     c.fused += merge_online(c.program, c.sizes, MAX_PERSISTENT)
     c.fused += split_reductions(c.program, c.sizes)
     if c.outline is not None:

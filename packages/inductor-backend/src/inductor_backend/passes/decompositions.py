@@ -154,9 +154,7 @@ def _int_product(a: Any, b: Any) -> Any:
 _FEW_LARGEST, _SHORT_ROW = 16, 1024
 
 
-def _few_largest(
-    x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Any:
+def _few_largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """aten.topk of few elements of short rows on a GPU (the experts of a token): k times the largest of
     what is left and its first place. ATen selects and then sorts, in two kernels."""
     length = x.shape[dim] if x.dim() else None
@@ -171,12 +169,12 @@ def _few_largest(
     for _ in range(k):
         value = torch.where(left, rows, -math.inf).amax(-1, keepdim=True)
         # NaN is the largest. An infinity that is left is told from what was taken.
-        found = left & ((rows == value) | (rows.isnan() & value.isnan()))
-        index = torch.where(found, places, length - 1).amin(-1, keepdim=True)
+        largest_left = left & ((rows == value) | (rows.isnan() & value.isnan()))
+        index = torch.where(largest_left, places, length - 1).amin(-1, keepdim=True)
         left = left & (places != index)
         values.append(value)
         indices.append(index)
-    return tuple(torch.cat(found, -1).movedim(-1, dim).contiguous() for found in (values, indices))
+    return tuple(torch.cat(parts, -1).movedim(-1, dim).contiguous() for parts in (values, indices))
 
 
 _LOW = (torch.float16, torch.bfloat16)

@@ -155,16 +155,17 @@ def _columns_beside(
     for other in program.nodes:
         if not isinstance(other, LoopNode) or product(other.sizes) != total:
             continue
-        kept = [p for p, reduced in enumerate(other.reduced) if not reduced]
-        if not kept or kept != list(range(len(other.sizes)))[-len(kept) :]:
+        outside = [p for p, reduced in enumerate(other.reduced) if not reduced]
+        if not outside or outside != list(range(len(other.sizes)))[-len(outside) :]:
             continue
-        columns, places = product(other.sizes[p] for p in kept), []
+        columns = product(other.sizes[p] for p in outside)
+        places: list[int] = []
         for p in reversed(range(1, len(node.sizes))):
             if product(node.sizes[q] for q in places) != columns:
                 places.append(p)
         if (
             product(node.sizes[p] for p in places) == columns
-            and len(kept) < len(other.sizes)
+            and len(outside) < len(other.sizes)
             and reads_across(program, other, sizes)
             and not own.isdisjoint(_whole_operands(program, other, writers))
         ):
@@ -182,12 +183,12 @@ def _whole_operands(
     def operands(loop: LoopNode) -> set[str]:
         return {name for name in loop.reads() if program.buffers[name].layout.numel == total}
 
-    found = operands(node)
-    for name in list(found):
+    result = operands(node)
+    for name in list(result):
         for writer in writers.get(name, ()):
             if isinstance(writer, LoopNode) and product(writer.sizes) == total:
-                found |= operands(writer)
-    return found
+                result |= operands(writer)
+    return result
 
 
 def readers_of(program: LoopProgram) -> dict[str, list[LoopNode]]:
