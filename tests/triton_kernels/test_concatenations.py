@@ -109,12 +109,23 @@ def joined_and_read(a, b, w):
     return both @ w, both.sin()
 
 
-@pytest.mark.parametrize("fn, copies", [(joined, 0), (joined_and_read, 1)])
+def joined_in_batches(a, b, w):
+    return F.linear(torch.cat([a.view(8, 5, 20), b.view(8, 5, 5)], 2), w.t(), w[0])
+
+
+def joined_along_rows(a, b, w):
+    return torch.cat([a.view(8, 5, 20), b.view(8, 5, 5)], 2).view(40, 25) @ w
+
+
+@pytest.mark.parametrize(
+    "fn, copies",
+    [(joined, 0), (joined_in_batches, 0), (joined_along_rows, 0), (joined_and_read, 1)],
+)
 def test_rows_of_a_concatenation_begin_where_a_matmul_wants_them(monkeypatch, fn, copies):
     """A copy with aligned rows reads and writes all of it; another reader expects dense rows."""
     monkeypatch.setattr(matmul, "MIN_COPIED_OPERAND", 64)
     a, b, w = R(40, 20).half(), R(40, 5).half(), R(25, 24).half()
     result = checked(fn, a, b, w)
     (call,) = [n for n in result.compilation.program.nodes if isinstance(n, ExternNode)]
-    assert call.args[0].layout.strides == (32, 1)
+    assert call.args[-2].layout.strides == (32, 1)
     assert sum(node.origin.op == "copy" for node in result.compilation.program.nodes) == copies

@@ -56,6 +56,12 @@ LOOPS = {
     "a batch of columns": (bmm, R(3, 1, 300), R(3, 300, 8)),
     "with a bias": (addmm, R(1), R(40, 24), R(24, 1)),
     "with a bias a row": (addmm, R(40, 1), R(40, 24), R(24, 1)),
+    "a batch with a bias": (
+        lambda bias, a, b: torch.baddbmm(bias, a, b.cos()),
+        R(3, 1, 8),
+        R(3, 1, 300),
+        R(3, 300, 8),
+    ),
     "an outer product": (torch.mm, R(40, 1), R(1, 24)),
     "a batch of outer products": (torch.bmm, R(3, 40, 1), R(3, 1, 24)),
     "an outer product and a bias": (F.linear, R(40, 1), R(24, 1), R(24)),

@@ -72,17 +72,16 @@ def _strides_of_matmuls(ctx: Lowering) -> tuple[Expr, ...] | None:
     and would copy it for that."""
     if not ctx.gpu:
         return None
-    waiting = [ctx.node]
+    sizes, waiting = ctx.shape(), [ctx.node]
     while waiting:
-        readers = waiting.pop().users
-        waiting += [reader for reader in readers if reader.target is aten.view.default]
-        if any(reader.target not in _READ_BY_ROWS for reader in readers):
-            return None
-    return aligned_strides(ctx.shape(), ctx.meta().dtype)
+        for reader in waiting.pop().users:
+            if reader.target is aten.view.default and reader.meta["val"].shape[-1] == sizes[-1]:
+                waiting.append(reader)
+            elif reader.target not in (aten.mm.default, aten.addmm.default):
+                return None
+    return aligned_strides(sizes, ctx.meta().dtype)
 
 
-#: Matmuls, and the views of an operand's rows.
-_READ_BY_ROWS = frozenset({aten.mm.default, aten.addmm.default, aten.view.default})
 #: On GPUs rows of up to NARROW elements and FEW_PARTS equal parts are concatenated in one loop.
 NARROW, FEW_PARTS = 1024, 4
 #: Parts of one element that one loop selects between.
