@@ -196,7 +196,7 @@ def _texts(row: dict[str, Any]) -> str:
         return str(row["failed"])
     parts = [f"{name} {times['least']}" for name, times in row["milliseconds"].items()]
     parts += [f"{name} failed: {text}" for name, text in row["failed_compilers"].items()]
-    return " ".join([*parts, f"differences {max(row['differences'].values()):.1e}"])
+    return " ".join([*parts, f"differences {max(row['differences'].values(), default=0):.1e}"])
 
 
 def report(rows: dict[str, dict[str, Any]]) -> str:
@@ -220,8 +220,3 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
     means = (f"{name}: {geometric_mean(ratios):.3f}" for name, ratios in over.items())
     return "\n".join([text, *means])
 
-
-if __name__ == "__main__":
-    import sys
-
-    raise SystemExit(main(sys.argv[1:]))
