@@ -21,6 +21,10 @@ from inductor_backend.schedule.fusion_legality import Domain
 COLUMN_TILE = 64
 WIDEST_TILE = 1024
 
+#: Rows below this are reduced side by side where that is how their operands lie: a loop over one has
+#: less to do than there is to do around it.
+SHORT_ROW = 16
+
 
 @dataclass(frozen=True, slots=True)
 class LoopNest:
@@ -109,11 +113,20 @@ def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -
     """Returns whether the group's kernel reduces a strided dimension while rows are contiguous."""
     if not any(domain.reduced) or not any(not r for r in domain.reduced):
         return False
-    flats = [
-        program.buffers[load.buffer].layout.flat(load.attr[1])
+    # What the kernel itself makes of a short row is in registers or nearby, whichever way it walks.
+    row = product(size for size, r in zip(domain.sizes, domain.reduced, strict=True) if r)
+    short = isinstance(row, int) and row < SHORT_ROW
+    own = {name for node in nodes for name in node.writes} if short else set()
+    loads = [
+        load
         for node in nodes
         for load in node.loads()
         if any(domain.reduced[p] for p in load.variables)
+    ]
+    flats = [
+        program.buffers[load.buffer].layout.flat(load.attr[1])
+        for load in loads
+        if load.buffer not in own or all(other.buffer in own for other in loads)
     ]
     flats += [
         program.buffers[name].layout.flat(store.index)
@@ -165,23 +178,17 @@ def loop_nest(
             outer,  # a row may be contiguous too, by fewer loads of the nodes or more of the body
         )
         outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
-    runs_outer = _merged(outer, domain, all_accesses, body, locked=vector)
-    runs_inner = _merged(inner, domain, all_accesses, body, locked=None)
+    runs_outer = _merged(outer, domain, all_accesses)
+    runs_inner = _merged(inner, domain, all_accesses)
     return _nest(domain, runs_outer, runs_inner, vector)
 
 
-def _merged(
-    order: list[int], domain: Domain, flats: Sequence[Index], body: KernelBody, locked: int | None
-) -> list[list[int]]:
+def _merged(order: list[int], domain: Domain, flats: Sequence[Index]) -> list[list[int]]:
     runs: list[list[int]] = []
     # A merged run [a, b, c] is walked with c's stride; comparing neighbours in turn covers the
     # whole run.
     for position in order:
-        if (
-            runs
-            and position != locked
-            and _mergeable(runs[-1][-1], position, domain.sizes[position], flats)
-        ):
+        if runs and _mergeable(runs[-1][-1], position, domain.sizes[position], flats):
             runs[-1].append(position)
         else:
             runs.append([position])
