@@ -21,8 +21,8 @@ from inductor_backend.schedule.fusion_legality import Domain
 COLUMN_TILE = 64
 WIDEST_TILE = 1024
 
-#: Rows below this are reduced side by side where that is how their operands lie: a loop over one has
-#: less to do than there is to do around it.
+#: Rows below this are reduced side by side where that is how their operands lie, and rows of less than a
+#: vector in any case: a loop over one has less to do than there is to do around it.
 SHORT_ROW = 16
 
 
@@ -109,8 +109,11 @@ def vector_dimension(flats: Sequence[Index], candidates: Sequence[int]) -> int |
     return None if best == 0 else max(p for p in candidates if votes[p] == best)
 
 
-def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
-    """Returns whether the group's kernel reduces a strided dimension while rows are contiguous."""
+def is_column(
+    program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode], lanes: int = 0
+) -> bool:
+    """Returns whether the group's kernel reduces a strided dimension while rows are contiguous, or rows
+    of fewer elements than a vector has lanes."""
     if not any(domain.reduced) or not any(not r for r in domain.reduced):
         return False
     # What the kernel itself makes of a short row is in registers or nearby, whichever way it walks.
@@ -139,7 +142,13 @@ def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -
     most = max((len(flat.variables()) for flat in flats), default=0)
     deciding = [flat for flat in flats if len(flat.variables()) == most]
     best = vector_dimension(deciding, range(len(domain.sizes)))
+    if short and row < lanes and not any(s.scan or s.combine for n in nodes for s in n.stores):
+        return any(_fills_vectors(domain.sizes[p]) for p, r in enumerate(domain.reduced) if not r)
     return best is not None and not domain.reduced[best]
+
+
+def _fills_vectors(size: Expr) -> bool:
+    return not isinstance(size, int) or size >= SHORT_ROW
 
 
 def loop_nest(
@@ -177,6 +186,8 @@ def loop_nest(
             or all_accesses,
             outer,  # a row may be contiguous too, by fewer loads of the nodes or more of the body
         )
+        if vector is None:  # rows of less than a vector
+            vector = next((p for p in reversed(outer) if _fills_vectors(domain.sizes[p])), None)
         outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
     runs_outer = _merged(outer, domain, all_accesses)
     runs_inner = _merged(inner, domain, all_accesses)
