@@ -71,7 +71,10 @@ class Way:
         wanted = torch.load(file)
         norms = [(a.double() - b.double()).norm() ** 2 for a, b in zip(found, wanted, strict=True)]
         whole = sum(float(b.double().norm() ** 2) for b in wanted)
-        return {"first_call": seconds, "difference": (float(sum(norms)) / max(whole, 1e-300)) ** 0.5}
+        return {
+            "first_call": seconds,
+            "difference": (float(sum(norms)) / max(whole, 1e-300)) ** 0.5,
+        }
 
     def _inference(self, compiled: Callable[..., Any]) -> Callable[[], Any]:
         import torch
@@ -88,9 +91,7 @@ class Way:
         parameters = list(self._program.function.parameters())
 
         def step() -> Any:
-            outputs = [
-                t for t in tensors_in(self._program.call(compiled)) if t.is_floating_point()
-            ]
+            outputs = [t for t in tensors_in(self._program.call(compiled)) if t.is_floating_point()]
             sum(t.float().pow(2).mean() for t in outputs if t.requires_grad).backward()
             gradients = [p.grad for p in parameters if p.grad is not None]
             for parameter in parameters:
@@ -179,7 +180,9 @@ def main(arguments: Sequence[str]) -> int:
         chosen.models, chosen.batches, chosen.dtypes, chosen.kinds
     ):
         names = [n for n in COLUMNS[kind] if not chosen.compilers or n in chosen.compilers]
-        names += [n for n in chosen.compilers or () if n in compilers.ENGINES and kind == "inference"]
+        names += [
+            n for n in chosen.compilers or () if n in compilers.ENGINES and kind == "inference"
+        ]
         target = "avx2" if chosen.avx2 else "native"
         key = f"{model} {batch} {dtype} {kind} {target} {' '.join(names)}"
         one = partial(
@@ -188,7 +191,9 @@ def main(arguments: Sequence[str]) -> int:
         rows[key], _ = store.row(key, one)
         print(key, _texts(rows[key]), flush=True)
     print(f"\n{report(rows)}")
-    return 1 if any(row.get("failed") or row.get("failed_compilers") for row in rows.values()) else 0
+    return (
+        1 if any(row.get("failed") or row.get("failed_compilers") for row in rows.values()) else 0
+    )
 
 
 def _texts(row: dict[str, Any]) -> str:
@@ -207,7 +212,9 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
         least = {name: times["least"] for name, times in row.get("milliseconds", {}).items()}
         ratios = {
             f"{base} / {ours}": least[base] / least[ours]
-            for ours, base in product(("ours", "ours+freeze"), ("eager", "torch", *compilers.ENGINES))
+            for ours, base in product(
+                ("ours", "ours+freeze"), ("eager", "torch", *compilers.ENGINES)
+            )
             if ours in least and base in least
         }
         for name, ratio in ratios.items():
@@ -219,4 +226,3 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
     text = table([""] * width, [line + [""] * (width - len(line)) for line in lines])
     means = (f"{name}: {geometric_mean(ratios):.3f}" for name, ratios in over.items())
     return "\n".join([text, *means])
-

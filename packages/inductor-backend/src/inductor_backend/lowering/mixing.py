@@ -8,6 +8,9 @@ adds the few products in vectors, and its result lies as the operand does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product
@@ -15,7 +18,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.limits import MAX_MIXED_CHANNELS
-from inductor_backend.lowering.context import Body, Lowering, aten
+from inductor_backend.lowering.context import Lowering, aten
 from tracer_core.plugin_api import Trait, overloads_with
 
 #: Least elements that follow each other in memory: loops over fewer leave vectors empty.
@@ -25,9 +28,9 @@ _DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 _VIEWS = overloads_with(Trait.RESHAPES) | {aten.clone.default}
 
 
-def mixed(ctx: Lowering, rows: torch.fx.Node, b: Ref, bias: Ref | None = None) -> Ref | None:
+def mixed(ctx: Lowering, rows: Any, b: Ref, bias: Ref | None = None) -> Ref | None:
     """Returns ``rows @ b + bias`` as such a loop, of the node's shape; None where it is no such
-    matmul."""
+    matmul. rows: the node of the operand."""
     channels, columns = b.sizes
     few = all(isinstance(n, int) and 1 < n <= MAX_MIXED_CHANNELS for n in b.sizes)
     if ctx.gpu or not few or b.dtype not in _DTYPES:
@@ -39,7 +42,7 @@ def mixed(ctx: Lowering, rows: torch.fx.Node, b: Ref, bias: Ref | None = None) -
     last = len(source.sizes) - 1
     dtype = compute_dtype(b.dtype)
 
-    def body(at: tuple[Index, ...]) -> Value:
+    def body(at: Sequence[Index]) -> Value:
         place = [at[order.index(dim)] for dim in range(last + 1)]
         total = const(0, dtype)  # as BLAS begins: -0 is nowhere in its sums
         if bias is not None:
@@ -51,8 +54,7 @@ def mixed(ctx: Lowering, rows: torch.fx.Node, b: Ref, bias: Ref | None = None) -
         return total
 
     sizes = [columns if dim == last else source.sizes[dim] for dim in order]
-    loop: Body = body
-    result = ctx.pointwise(loop, sizes, b.dtype, contiguous_strides(sizes), label="mix")
+    result = ctx.pointwise(body, sizes, b.dtype, contiguous_strides(sizes), label="mix")
     return result.permute([order.index(dim) for dim in range(last + 1)]).reshape(ctx.shape())
 
 

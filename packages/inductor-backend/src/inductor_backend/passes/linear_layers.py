@@ -37,9 +37,10 @@ def with_linear_layers(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.
 
 def _is_narrow(node: Node) -> bool:
     """Checks for a matmul of a few columns, which may become a loop (`lowering.mixing`)."""
-    value = node.meta.get("val")
-    narrow = node.target is aten.mm.default and value.dtype == torch.float32
-    return narrow and isinstance(value.shape[1], int) and value.shape[1] <= MAX_MIXED_CHANNELS
+    if node.target is not aten.mm.default or node.meta["val"].dtype != torch.float32:
+        return False
+    columns = node.meta["val"].shape[1]
+    return isinstance(columns, int) and columns <= MAX_MIXED_CHANNELS
 
 
 def _is_of_all_rows(node: Node) -> bool:
