@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, cpu_models, harness
-from benchmarks.timing import geometric_mean, table, turned
+from benchmarks.timing import geometric_mean, table
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TRACER_ALWAYS_COMPILED": "1"}
+SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TRACER_ALWAYS_COMPILED": "1"}
 AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
@@ -64,16 +64,16 @@ class Way:
         self._call = self._step(compiled) if self._training else self._inference(compiled)
         result = self._call()
         seconds = time.perf_counter() - start
-        found = [t for t in tensors_in(result) if t.is_floating_point()]
+        actual = [t for t in tensors_in(result) if t.is_floating_point()]
         file = self._folder / "eager.pt"
         if self._compiler == "eager":
-            torch.save(found, file)
+            torch.save(actual, file)
         wanted = torch.load(file)
-        norms = [(a.double() - b.double()).norm() ** 2 for a, b in zip(found, wanted, strict=True)]
-        whole = sum(float(b.double().norm() ** 2) for b in wanted)
+        norms = [(a.double() - b.double()).norm() ** 2 for a, b in zip(actual, wanted, strict=True)]
+        total = sum(float(b.double().norm() ** 2) for b in wanted)
         return {
             "first_call": seconds,
-            "difference": (float(sum(norms)) / max(whole, 1e-300)) ** 0.5,
+            "difference": (float(sum(norms)) / max(total, 1e-300)) ** 0.5,
         }
 
     def _inference(self, compiled: Callable[..., Any]) -> Callable[[], Any]:
@@ -142,7 +142,10 @@ def measure(
                 continue
             workers[name] = worker
         for number in range(rounds):
-            for name in turned(list(workers), number):
+            for name in [
+                *list(workers)[number % len(workers) :],
+                *list(workers)[: number % len(workers)],
+            ]:
                 question = {"do": "turn", "seconds": 0.3, "least": 2}
                 answer = workers[name].ask(question, limit=limit)
                 samples.setdefault(name, []).extend(answer["samples"])
@@ -173,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--avx2", action="store_true")
     parser.add_argument("--out", type=Path, help="another file of results")
     chosen = parser.parse_args(arguments)
-    environment = ONE_THREAD | (AVX2 if chosen.avx2 else {})
+    environment = SINGLE_THREAD | (AVX2 if chosen.avx2 else {})
     store = harness.Store("cpu_zoo", again=chosen.again, path=chosen.out)
     rows = {}
     for model, batch, dtype, kind in product(
@@ -185,10 +188,10 @@ def main(arguments: Sequence[str]) -> int:
         ]
         target = "avx2" if chosen.avx2 else "native"
         key = f"{model} {batch} {dtype} {kind} {target} {' '.join(names)}"
-        one = partial(
+        work = partial(
             measure, model, batch, dtype, kind, names, environment, chosen.rounds, chosen.limit
         )
-        rows[key], _ = store.row(key, one)
+        rows[key], _ = store.row(key, work)
         print(key, _texts(rows[key]), flush=True)
     print(f"\n{report(rows)}")
     return (

@@ -47,10 +47,10 @@ def test_gradients_of_16_bits_with_their_sums(name):
 
     torch.manual_seed(0)
     inputs = [torch.randn(300, 40).bfloat16() for _ in range(2)]
-    found, wanted = tracer_core.compile(program)(*inputs), program(*inputs)
+    actual, wanted = tracer_core.compile(program)(*inputs), program(*inputs)
     exact = program(*(tensor.double() for tensor in inputs))
-    assert_same(found[0], wanted[0])
-    for results in zip(found, wanted, exact, strict=True):
+    assert_same(actual[0], wanted[0])
+    for results in zip(actual, wanted, exact, strict=True):
         assert_as_accurate(*results)
 
 
@@ -70,5 +70,5 @@ def test_sums_of_many_rows_are_exact_to_float():
         return y, y.sum(0)
 
     x = torch.full((40_000, 24), 1 / 3)
-    _, found = tracer_core.compile(program)(x)
-    torch.testing.assert_close(found.double(), (x * 1.5).double().sum(0), rtol=2e-7, atol=0)
+    _, actual = tracer_core.compile(program)(x)
+    torch.testing.assert_close(actual.double(), (x * 1.5).double().sum(0), rtol=2e-7, atol=0)

@@ -51,10 +51,10 @@ def test_talking_heads_of_16_bits(dtype):
     module = TalkingHeads(4).to(dtype)
     inputs = heads_of(4, dtype)
     with torch.no_grad():
-        found, wanted = tracer_core.compile(module)(*inputs), module(*inputs)
+        actual, wanted = tracer_core.compile(module)(*inputs), module(*inputs)
         exact = copy.deepcopy(module).double()(*(tensor.double() for tensor in inputs))
-    assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride())
-    assert_as_accurate(found, wanted, exact)
+    assert (actual.dtype, actual.stride()) == (wanted.dtype, wanted.stride())
+    assert_as_accurate(actual, wanted, exact)
 
 
 def test_trained_talking_heads():
@@ -113,10 +113,10 @@ def test_infinities_and_zeros_are_mixed_as_eager_does():
     def mixed(a, w):
         return a.permute(0, 2, 3, 1) @ w
 
-    found, wanted = tracer_core.compile(mixed)(scores, weight), mixed(scores, weight)
-    assert torch.equal(found.isnan(), wanted.isnan())
-    assert torch.equal(found.nan_to_num(), wanted.nan_to_num())
-    assert torch.equal(found.signbit() & ~found.isnan(), wanted.signbit() & ~wanted.isnan())
+    actual, wanted = tracer_core.compile(mixed)(scores, weight), mixed(scores, weight)
+    assert torch.equal(actual.isnan(), wanted.isnan())
+    assert torch.equal(actual.nan_to_num(), wanted.nan_to_num())
+    assert torch.equal(actual.signbit() & ~actual.isnan(), wanted.signbit() & ~wanted.isnan())
 
 
 def test_sizes_that_change():
