@@ -31,10 +31,10 @@ _VIEWS = overloads_with(Trait.RESHAPES) | {aten.clone.default}
 def mixed(ctx: Lowering, rows: Any, b: Ref, bias: Ref | None = None) -> Ref | None:
     """Returns ``rows @ b + bias`` as such a loop, of the node's shape; None where it is no such
     matmul. rows: the node of the operand."""
-    channels, columns = b.sizes
     few = all(isinstance(n, int) and 1 < n <= MAX_MIXED_CHANNELS for n in b.sizes)
-    if ctx.gpu or not few or b.dtype not in _DTYPES:
+    if ctx.gpu or not few or len(b.sizes) != 2 or b.dtype not in _DTYPES:
         return None
+    channels, columns = b.sizes
     source = _before_views(ctx, rows, channels)
     order = None if source is None else _memory_order(ctx, source)
     if source is None or order is None:
