@@ -454,11 +454,13 @@ def _dac(batch: int) -> Program:
     return Program(encoder, (torch.randn(batch, 1, 4096),))
 
 
+_LANDMARKS = {"segment_means_seq_len": 256}
+
 #: name -> (library, what makes it for a batch).
 NEW: dict[str, tuple[str, Callable[[int], Program]]] = {
     "nystromformer": ("transformers", _tokens(
         "NystromformerConfig", "NystromformerModel", 256, hidden_size=512, num_hidden_layers=2,
-        num_attention_heads=8, intermediate_size=2048, segment_means_seq_len=256)),
+        num_attention_heads=8, intermediate_size=2048, **_LANDMARKS)),
     "gpt_bigcode": ("transformers", _causal(
         "GPTBigCode", 64, n_embd=512, n_layer=3, n_head=8, vocab_size=16_000)),
     "nemotron": ("transformers", _causal(
