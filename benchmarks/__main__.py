@@ -44,6 +44,10 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
         "cpu_tokens:main",
         "milliseconds a token on a CPU beside reading the weights, llama.cpp and OpenVINO",
     ),
+    "cpu_zoo": (
+        "cpu_zoo:main",
+        "twelve models by one thread's processor time: inference, frozen, a training step",
+    ),
     "packages": ("packages:main", "size, load and first result of packages, beside AOTInductor's"),
     "native_library": (
         "native_library:main",

@@ -390,3 +390,112 @@ HELD_OUT = _rows(
 GROUPS = ("cpu_issue", "cpu_open", "cpu_held_out")
 
 MODELS = [*ISSUE, *OPEN, *HELD_OUT]
+
+# Models for `benchmarks.cpu_zoo`: any batch, 16-bit floats and training --------------------------
+
+
+def _tokens(config: str, model: str, length: int, **settings: Any) -> Callable[[int], Program]:
+    def build(batch: int) -> Program:
+        return text_encoder(config, model, batch, length, **settings)()
+
+    return build
+
+
+def _causal(name: str, length: int, **settings: Any) -> Callable[[int], Program]:
+    def build(batch: int) -> Program:
+        import torch
+        import transformers
+
+        chosen = getattr(transformers, f"{name}Config")(use_cache=False, **settings)
+        module = getattr(transformers, f"{name}ForCausalLM")(chosen)
+        return Program(
+            module, (), {"input_ids": torch.randint(5, chosen.vocab_size, (batch, length))}
+        )
+
+    return build
+
+
+def _images(library: str, name: str, size: int, **settings: Any) -> Callable[[int], Program]:
+    def build(batch: int) -> Program:
+        return image_model(library, name, batch, size, **settings)()
+
+    return build
+
+
+def _cvt(batch: int) -> Program:
+    import torch
+    from transformers import CvtConfig, CvtModel
+
+    module = CvtModel(CvtConfig(depth=[1, 2, 3]))
+    return Program(module, (torch.randn(batch, 3, 224, 224),))
+
+
+def _canine(batch: int) -> Program:
+    import torch
+    from transformers import CanineConfig, CanineModel
+
+    config = CanineConfig(
+        hidden_size=384, num_hidden_layers=2, num_attention_heads=6, intermediate_size=1536
+    )
+    characters = torch.randint(32, 127, (batch, 256))
+    return Program(
+        CanineModel(config),
+        (),
+        {"input_ids": characters, "attention_mask": torch.ones_like(characters)},
+    )
+
+
+def _dac(batch: int) -> Program:
+    """A codec's encoder: convolutions of one dimension, x + sin(a x)^2 / a."""
+    import torch
+    from transformers import DacConfig, DacModel
+
+    encoder = DacModel(DacConfig(encoder_hidden_size=32, decoder_hidden_size=256)).encoder
+    return Program(encoder, (torch.randn(batch, 1, 4096),))
+
+
+_LANDMARKS = {"segment_means_seq_len": 256}
+
+#: name -> (library, what makes it for a batch).
+NEW: dict[str, tuple[str, Callable[[int], Program]]] = {
+    "nystromformer": ("transformers", _tokens(
+        "NystromformerConfig", "NystromformerModel", 256, hidden_size=512, num_hidden_layers=2,
+        num_attention_heads=8, intermediate_size=2048, **_LANDMARKS)),
+    "gpt_bigcode": ("transformers", _causal(
+        "GPTBigCode", 64, n_embd=512, n_layer=3, n_head=8, vocab_size=16_000)),
+    "nemotron": ("transformers", _causal(
+        "Nemotron", 64, hidden_size=512, intermediate_size=2048, num_hidden_layers=3,
+        num_attention_heads=8, num_key_value_heads=4, vocab_size=16_000)),
+    "canine": ("transformers", _canine),
+    "cvt": ("transformers", _cvt),
+    "swiftformer": ("timm", _images("timm", "swiftformer_xs", 224)),
+    "nest": ("timm", _images("timm", "nest_tiny", 160, img_size=160)),
+    "tnt": ("timm", _images("timm", "tnt_s_legacy_patch16_224", 224, depth=3)),
+    "efficientvit": ("timm", _images("timm", "efficientvit_b0", 224)),
+    "starnet": ("timm", _images("timm", "starnet_s1", 224)),
+    "rexnet": ("timm", _images("timm", "rexnet_100", 160)),
+    "dac": ("transformers", _dac),
+}  # fmt: skip
+
+
+def new_program(name: str, batch: int, dtype: str, training: bool) -> Program:
+    """One of `NEW`, with the same weights and inputs each time; dropout is 0."""
+    import torch
+
+    from benchmarks.model_program import SEED, import_library
+
+    library, build = NEW[name]
+    import_library(library)
+    torch.manual_seed(SEED)
+    program = build(batch)
+    module: Any = program.function
+    for part in module.modules():
+        for field, value in vars(part).items():
+            if isinstance(value, float) and ("drop" in field or field == "p"):
+                setattr(part, field, 0.0)
+    module.to(getattr(torch, dtype)).train(training)
+    args = tuple(
+        value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+        for value in program.args
+    )
+    return Program(module, args, program.kwargs)

@@ -71,6 +71,17 @@ def a_softmax(n):
     return lambda x: F.layer_norm((x * 2).softmax(-1), (n,))
 
 
+@case(
+    "MAX_MIXED_CHANNELS",
+    lambda n: (torch.linspace(-1, 1, n * 60).reshape(n, 60), torch.eye(n) + 0.5),
+    limit=4,
+    under=4,
+    over=5,
+)
+def a_mixture(n):
+    return lambda x, w: x.t() @ w
+
+
 @case("MAX_FOLDED_ELEMENTS", lambda n: (torch.ones(n),), limit=100, under=100, over=101)
 def positions(n):
     return lambda x: x + torch.arange(n).float().sin().cumsum(0)

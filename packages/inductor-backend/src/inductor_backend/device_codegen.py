@@ -15,6 +15,7 @@ from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.cpp.flex_attention import kernel_of
 from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.cpp.vectors import LANES
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
 from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
@@ -23,6 +24,7 @@ from inductor_backend.compilation import Compilation
 from inductor_backend.ir.kernel_source import KernelSource
 from inductor_backend.ir.target import Target
 from inductor_backend.kernels.selection import KernelKind
+from inductor_backend.runtime.cpp.toolchain import processor
 from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionLimits, Group
@@ -76,7 +78,8 @@ class CppCodegen(DeviceCodegen):
     @staticmethod
     def _is_column(c: Compilation, group: Group) -> bool:
         assert group.domain is not None
-        return is_column(c.program, group.domain, group.loops)
+        lanes = LANES.get(processor()[0], 8)
+        return is_column(c.program, group.domain, group.loops, lanes)
 
     def kernels(self, c: Compilation) -> list[Any]:
         return [

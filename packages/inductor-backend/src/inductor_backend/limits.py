@@ -77,6 +77,13 @@ MAX_LOCAL_ROW = LIMITS.add(
     beyond="The kernel reads the row from memory again.",
     seen=_DEBUG,
 )
+MAX_MIXED_CHANNELS = LIMITS.add(
+    "MAX_MIXED_CHANNELS",
+    16,
+    unit="terms, and columns, of a CPU matmul over a strided dimension",
+    beyond="The operand is copied and multiplied by BLAS.",
+    seen=_DEBUG,
+)
 # Rewrites of the graph
 
 MAX_MASK_ELEMENTS = LIMITS.add(

@@ -26,6 +26,7 @@ from inductor_backend.kernels.selection import BLOCKED_ROWS
 from inductor_backend.kernels.unaligned_gemm import WORK_OF_A_BYTE
 from inductor_backend.lowering.context import Lowering, aten, lower
 from inductor_backend.lowering.fallback import call_any
+from inductor_backend.lowering.mixing import mixed
 
 #: Bytes of a vector load, and the elements from which an operand is copied for it.
 VECTOR_BYTES, MIN_COPIED_OPERAND = 16, 1 << 16
@@ -129,6 +130,9 @@ def _columns_are_contiguous(x: Ref) -> bool:
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     if _is_limited_by_memory(ctx, a, b):
         return ctx.as_output(_loop(ctx, a, b), label="mm")
+    result = mixed(ctx, ctx.node.args[0], b)
+    if result is not None:
+        return result
     strides = aligned_strides(ctx.shape(), ctx.meta().dtype) if ctx.gpu else None
     if strides is not None and not is_returned(ctx.node):
         return ctx.extern(unaligned_gemm.matmul, operands(ctx, a, b), strides=strides, label="mm")
@@ -204,6 +208,10 @@ def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
 def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Ref:
     if (beta, alpha) == (1, 1) and _is_limited_by_memory(ctx, a, b):
         return _plus_bias(ctx, _loop(ctx, a, b), bias)
+    if (beta, alpha) == (1, 1) and len(bias.sizes) == 1:
+        result = mixed(ctx, ctx.node.args[1], b, bias)
+        if result is not None:
+            return result
     scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
     return ctx.extern(ctx.node.target, [ctx.strided(bias), *operands(ctx, a, b)], scale)
 

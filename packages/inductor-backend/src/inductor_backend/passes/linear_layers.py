@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from inductor_backend.kernels.selection import FEW_ROWS
+from inductor_backend.limits import MAX_MIXED_CHANNELS
 from inductor_backend.passes.frozen_rewrites import put
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from tracer_core.plugin_api import CompileSpec, Trait, overloads_with
@@ -23,13 +24,23 @@ _VIEWS = overloads_with(Trait.RESHAPES)
 
 def with_linear_layers(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """Returns the graph, or a copy with such batches replaced."""
-    if not any(_is_of_all_rows(node) for node in gm.graph.nodes):
+    if not any(_is_of_all_rows(node) or _is_narrow(node) for node in gm.graph.nodes):
         return gm
     editor = Editor(copy_of(gm), ())
     for node in list(editor.graph.nodes):
         if _is_of_all_rows(node):
             _replace(editor, node)
+        elif _is_narrow(node):
+            _with_bias(editor, node, *node.args)
     return editor.gm
+
+
+def _is_narrow(node: Node) -> bool:
+    """Checks for a matmul of a few columns, which may become a loop (`lowering.mixing`)."""
+    if node.target is not aten.mm.default or node.meta["val"].dtype != torch.float32:
+        return False
+    columns = node.meta["val"].shape[1]
+    return isinstance(columns, int) and columns <= MAX_MIXED_CHANNELS
 
 
 def _is_of_all_rows(node: Node) -> bool:
@@ -60,20 +71,26 @@ def _replace(editor: Editor, node: Node) -> None:
     else:
         rows = new(aten.reshape.default, a, [-1, a.meta["val"].shape[2]])  # type: ignore[union-attr]
     matrix = new(aten.select.int, b, 0, 0)
+    if value.dtype != torch.float32 or not _with_bias(editor, node, rows, matrix):
+        result = new(aten.mm.default, rows, matrix)
+        put(editor, node, new(aten.view.default, result, sizes))
+
+
+def _with_bias(editor: Editor, node: Node, rows: Any, matrix: Any) -> bool:
+    """Puts a matmul with its bias in place of `node` and the only reader, if that adds one."""
     chain = [node]
     while len(chain[-1].users) == 1 and next(iter(chain[-1].users)).target in _VIEWS:
         chain += chain[-1].users
-    bias = _bias(chain[-1], sizes[-1]) if value.dtype == torch.float32 else None
+    bias = _bias(chain[-1], node.meta["val"].shape[-1])
     if bias is None:
-        result = new(aten.mm.default, rows, matrix)
-        put(editor, node, new(aten.view.default, result, sizes))
-        return
+        return False
     (added,) = chain[-1].users
     like = editor.before(added)
     result = like(aten.addmm.default, bias, rows, matrix)
     put(editor, added, like(aten.view.default, result, list(added.meta["val"].shape)))
     for dead in reversed(chain):
         editor.graph.erase_node(dead)
+    return True
 
 
 def _bias(last: Node, columns: int) -> Any:

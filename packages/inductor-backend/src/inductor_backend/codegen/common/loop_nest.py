@@ -21,6 +21,10 @@ from inductor_backend.schedule.fusion_legality import Domain
 COLUMN_TILE = 64
 WIDEST_TILE = 1024
 
+#: Rows below this are reduced side by side where that is how their operands lie, and rows of less than a
+#: vector in any case: a loop over one has less to do than there is to do around it.
+SHORT_ROW = 16
+
 
 @dataclass(frozen=True, slots=True)
 class LoopNest:
@@ -105,15 +109,27 @@ def vector_dimension(flats: Sequence[Index], candidates: Sequence[int]) -> int |
     return None if best == 0 else max(p for p in candidates if votes[p] == best)
 
 
-def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
-    """Returns whether the group's kernel reduces a strided dimension while rows are contiguous."""
+def is_column(
+    program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode], lanes: int = 0
+) -> bool:
+    """Returns whether the group's kernel reduces a strided dimension while rows are contiguous, or rows
+    of fewer elements than a vector has lanes."""
     if not any(domain.reduced) or not any(not r for r in domain.reduced):
         return False
-    flats = [
-        program.buffers[load.buffer].layout.flat(load.attr[1])
+    # What the kernel itself makes of a short row is in registers or nearby, whichever way it walks.
+    row = product(size for size, r in zip(domain.sizes, domain.reduced, strict=True) if r)
+    short = isinstance(row, int) and row < SHORT_ROW
+    own = {name for node in nodes for name in node.writes} if short else set()
+    loads = [
+        load
         for node in nodes
         for load in node.loads()
         if any(domain.reduced[p] for p in load.variables)
+    ]
+    flats = [
+        program.buffers[load.buffer].layout.flat(load.attr[1])
+        for load in loads
+        if load.buffer not in own or all(other.buffer in own for other in loads)
     ]
     flats += [
         program.buffers[name].layout.flat(store.index)
@@ -126,7 +142,13 @@ def is_column(program: LoopProgram, domain: Domain, nodes: Sequence[LoopNode]) -
     most = max((len(flat.variables()) for flat in flats), default=0)
     deciding = [flat for flat in flats if len(flat.variables()) == most]
     best = vector_dimension(deciding, range(len(domain.sizes)))
+    if short and row < lanes and not any(s.scan or s.combine for n in nodes for s in n.stores):
+        return any(_fills_vectors(domain.sizes[p]) for p, r in enumerate(domain.reduced) if not r)
     return best is not None and not domain.reduced[best]
+
+
+def _fills_vectors(size: Expr) -> bool:
+    return not isinstance(size, int) or size >= SHORT_ROW
 
 
 def loop_nest(
@@ -164,24 +186,20 @@ def loop_nest(
             or all_accesses,
             outer,  # a row may be contiguous too, by fewer loads of the nodes or more of the body
         )
+        if vector is None:  # rows of less than a vector
+            vector = next((p for p in reversed(outer) if _fills_vectors(domain.sizes[p])), None)
         outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
-    runs_outer = _merged(outer, domain, all_accesses, body, locked=vector)
-    runs_inner = _merged(inner, domain, all_accesses, body, locked=None)
+    runs_outer = _merged(outer, domain, all_accesses)
+    runs_inner = _merged(inner, domain, all_accesses)
     return _nest(domain, runs_outer, runs_inner, vector)
 
 
-def _merged(
-    order: list[int], domain: Domain, flats: Sequence[Index], body: KernelBody, locked: int | None
-) -> list[list[int]]:
+def _merged(order: list[int], domain: Domain, flats: Sequence[Index]) -> list[list[int]]:
     runs: list[list[int]] = []
     # A merged run [a, b, c] is walked with c's stride; comparing neighbours in turn covers the
     # whole run.
     for position in order:
-        if (
-            runs
-            and position != locked
-            and _mergeable(runs[-1][-1], position, domain.sizes[position], flats)
-        ):
+        if runs and _mergeable(runs[-1][-1], position, domain.sizes[position], flats):
             runs[-1].append(position)
         else:
             runs.append([position])

@@ -47,6 +47,11 @@ class LoopAddressing:
         """Returns the number of the innermost loop."""
         return self.inner[-1]
 
+    @property
+    def vector(self) -> int:
+        """Returns the number of the loop whose elements are the lanes of vectors."""
+        return self.inner[-1] if self.nest.column is None else self.nest.column
+
     @contextlib.contextmanager
     def renamed(self, loop: int, text: str) -> Iterator[None]:
         """Gives a loop's variable another text."""

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 import torch
 
 from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE
+from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.element_writer import ElementWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES
-from inductor_backend.codegen.cpp.phase_loop import PhaseLoop, loop_values, row_values
+from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop, loop_values, row_values
 from inductor_backend.codegen.cpp.reducers import ColumnReducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import STREAMED
 from inductor_backend.ir.index_expr import product
@@ -27,6 +28,9 @@ from inductor_backend.schedule.fused_body import Phase
 
 #: Cost of an element up to which a column kernel adds up that many points of its rows at a time.
 COLUMN_POINTS = ((10, 8), (30, 4))
+
+#: Rows whose elements explicit vectors add up in float before they are added to a double.
+PART_ROWS = 16
 
 
 class ColumnWriter:
@@ -151,7 +155,8 @@ class ColumnWriter:
                 start, stop = self._bounds(inner[depth - 1])
                 self.out.line(f"int64_t {variable} = {start};")
                 if depth == len(inner):
-                    self._several_points(work, names)
+                    if not self._several_points(work, names) and self._in_vectors(work, names):
+                        return
                 with self.out.block(f"for (; {variable} < {stop}; ++{variable})"):
                     if depth == len(inner):
                         self.out.line("TC_ROW_BY_ROW;")
@@ -173,18 +178,48 @@ class ColumnWriter:
                         at = f"({self.loops.row_position()})"
                 self.out.line(reducer.step.format(v=scope[store.value], at=at))
 
-    def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> None:
+    def _in_vectors(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
+        """Writes the rows in explicit vectors, if they can be. A few rows at a time add up in float,
+        because a sum in double costs two conversions, loads and stores for each vector."""
+        elements, out = self.elements, self.out
+        depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
+        known = {value: name for value, name in names.items()}
+        known |= dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
+        if not vectors.fits(elements, work, known):
+            return False
+        stop = self._bounds(self.loops.innermost)[1]
+        parts = [vectors.part_of(reducer) for _, reducer in work.reducers]
+        for part in parts:
+            out.line(f"alignas(64) float {part}[{self.widest}];")
+        with out.block(f"while ({variable} < {stop})"):
+            for part in parts:
+                out.line(f"memset({part}, 0, lanes * sizeof(float));")
+            several = f"tc_least({variable} + {PART_ROWS}, {stop})" if parts else stop
+            out.line(f"const int64_t until = {several};")
+            with out.block(f"for (; {variable} < until; ++{variable})"):
+                scope = dict(names)
+                elements.emit(work.values, depth, scope)
+                vectors.write(elements, work, scope, Bounds("c0", "(c0 + lanes)", "lanes"))
+            for part, (_, reducer) in zip(parts, work.reducers, strict=True):
+                out.line("#pragma omp simd")
+                out.line(
+                    f"for (int64_t l = 0; l < lanes; ++l) {reducer.arrays[0][1]}[l] += {part}[l];"
+                )
+        return True
+
+    def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
         """Sums of floats add several elements of a column in float at a time, because converting,
         loading and storing the sum cost more than an addition. Not beyond the caches: there
-        row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by side 27, 2 rows 17)."""
+        row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by side 27, 2 rows 17). Returns
+        whether it wrote such a loop."""
         elements, phase = self.elements, work.phase
         if 4 * self.loops.sizes.hint(product(self.loops.nest.sizes)) >= STREAMED:
-            return
+            return False
         sums = all(s.reduce == "sum" and s.value.dtype == torch.float32 for s, _ in work.reducers)
         cost = elements.body.cost
         points = next((points for most, points in COLUMN_POINTS if cost <= most), 1)
         if not sums or not work.reducers or phase.stores or phase.scans or points == 1:
-            return
+            return False
         depth, loop = len(self.loops.inner), self.loops.innermost
         variable = self.loops.variables[loop]
         stop = self._bounds(loop)[1]
@@ -199,6 +234,7 @@ class ColumnWriter:
                         for store, reducer in work.reducers:
                             total = _balanced([scope[store.value] for scope in scopes])
                             self.out.line(reducer.step.format(v=total, at="0"))
+        return True
 
 
 def _balanced(terms: list[str]) -> str:

@@ -15,7 +15,7 @@ import torch
 
 from inductor_backend.codegen.common.op_table import CPP, OP_TABLE
 from inductor_backend.codegen.cpp.expressions import memory_type
-from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
+from inductor_backend.codegen.cpp.reducers import BLOCK, ColumnReducer, Reducer
 from inductor_backend.ir.index_expr import Index, Var
 from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import OPS
@@ -67,20 +67,25 @@ def transposes(load: Value) -> bool:
     return available() and load.attr[2] == torch.float32
 
 
-def fits(elements: ElementWriter, work: PhaseLoop[Reducer], known: dict[Value, str]) -> bool:
-    """Returns whether the innermost loop can be steps of vectors. known: values computed before
-    it."""
+def fits(
+    elements: ElementWriter,
+    work: PhaseLoop[Reducer] | PhaseLoop[ColumnReducer],
+    known: dict[Value, str],
+) -> bool:
+    """Returns whether the loop over elements side by side can be steps of vectors. known: values computed
+    before it."""
     loops = elements.loops
     if not available() or work.phase.in_order or work.scanners:
         return False
-    if loops.sizes.hint(loops.nest.sizes[loops.innermost]) < LANES[processor()[0]]:
+    if loops.sizes.hint(loops.nest.sizes[loops.vector]) < LANES[processor()[0]]:
         return False
     inside = [value for value in work.values if value not in known]
     if not inside or not all(_value_fits(elements, value) for value in inside):
         return False
     if not all(_store_fits(elements, store) for store in work.phase.stores):
         return False
-    return all(_reduction_fits(elements, store) for store, _ in work.reducers)
+    kinds = ("sum",) if loops.nest.column is not None else ("sum", "max", "min", "welford")
+    return all(_reduction_fits(elements, store, kinds) for store, _ in work.reducers)
 
 
 def _value_fits(elements: ElementWriter, value: Value) -> bool:
@@ -118,16 +123,16 @@ def _store_fits(elements: ElementWriter, store: Store) -> bool:
     return kind in MEMORY and not empty and _is_contiguous(elements.loops, name, store.index)
 
 
-def _reduction_fits(elements: ElementWriter, store: Store) -> bool:
+def _reduction_fits(elements: ElementWriter, store: Store, kinds: Sequence[str]) -> bool:
     floats = store.value.dtype == torch.float32
     floats &= elements.body.registers[store.buffers[0]] == torch.float32
-    return floats and store.reduce in ("sum", "max", "min", "welford")
+    return floats and store.reduce in kinds
 
 
 def _is_contiguous(loops: LoopAddressing, buffer: str, index: Sequence[Index]) -> bool:
     """Returns whether the access is contiguous along the innermost loop."""
     flat = loops.flat(buffer, index)
-    coefficient = flat.coefficient(loops.innermost)
+    coefficient = flat.coefficient(loops.vector)
     if not (isinstance(coefficient, int) and coefficient == 1):
         return False
     others = [Index(0, {atom: 1}) for atom in flat.terms if not isinstance(atom, Var)]
@@ -137,8 +142,8 @@ def _is_contiguous(loops: LoopAddressing, buffer: str, index: Sequence[Index]) -
 def _depends(loops: LoopAddressing, index: Index) -> bool:
     """Returns whether an index changes along the innermost loop; its divisions are over loops and
     loaded values over variables."""
-    return loops.innermost in index.variables() or any(
-        loops.innermost in {loops.nest.place[p] for p in value.variables}
+    return loops.vector in index.variables() or any(
+        loops.vector in {loops.nest.place[p] for p in value.variables}
         for value in index.indirect_values()
     )
 
@@ -147,11 +152,14 @@ def _depends(loops: LoopAddressing, index: Index) -> bool:
 
 
 def write(
-    elements: ElementWriter, work: PhaseLoop[Reducer], known: dict[Value, str], bounds: Bounds
+    elements: ElementWriter,
+    work: PhaseLoop[Reducer] | PhaseLoop[ColumnReducer],
+    known: dict[Value, str],
+    bounds: Bounds,
 ) -> None:
-    """Writes the innermost loop."""
+    """Writes the loop. Sums of columns are added to `part_of` their accumulators."""
     out, loops, start = elements.out, elements.loops, bounds.start
-    variable = loops.variables[loops.innermost]
+    variable = loops.variables[loops.vector]
     inside = [value for value in work.values if value not in known]
     cost = sum(2 if value.name == "load" else OPS[value.name].cost for value in inside)
     unrolled = next((steps for most, steps in UNROLLED if cost <= most), 1)
@@ -159,7 +167,8 @@ def write(
     for store in streams:
         _open_stream(elements, store, start)
     for store, reducer in work.reducers:
-        _open(out, store, reducer, unrolled)
+        if isinstance(reducer, Reducer):
+            _open(out, store, reducer, unrolled)
     step = elements.out.fresh("step_")
     near = any(value.name in NEAR_OPS for value in inside)
     where = ", const auto where" if near else ""
@@ -180,20 +189,29 @@ def write(
         for store in work.phase.stores:
             _put(elements, store, _operand(store.value, names, vectors), names, start)
         for store, reducer in work.reducers:
-            _step(
-                out, store, reducer, _operand(store.value, names, vectors), f"{variable} - {start}"
-            )
+            text, local = _operand(store.value, names, vectors), f"{variable} - {start}"
+            if isinstance(reducer, Reducer):
+                _step(out, store, reducer, text, local)
+            else:
+                place = f"{part_of(reducer)} + ({local})"
+                out.line(f"tc_put(lanes, {place}, tc_take(lanes, {place}) + {text});")
         if near:
             out.line("return true;")
     out.line("};")
     elements.headers.add(HEADER)
     out.line(f"tc_walk{'_near' if near else ''}<{unrolled}>({start}, {bounds.stop}, {step});")
     for store, reducer in work.reducers:
-        _close(out, store, reducer, bounds.length)
+        if isinstance(reducer, Reducer):
+            _close(out, store, reducer, bounds.length)
     for store in streams:
         block = elements.streamed[store.buffers[0]]
         size = f"{bounds.length} * (int64_t)sizeof({block}[0])"
         out.line(f"if (!past_{block}) tc_stream(to_{block}, {block}, {size});")
+
+
+def part_of(reducer: ColumnReducer) -> str:
+    """Returns the array of floats in which a few rows of each column are added up."""
+    return f"{reducer.arrays[0][1]}_part"
 
 
 def _emit(elements: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
@@ -254,7 +272,7 @@ def _put(
     (name,) = store.buffers
     loops, out = elements.loops, elements.out
     if name in elements.streamed:
-        block, at = elements.streamed[name], f"{loops.variables[loops.innermost]} - {start}"
+        block, at = elements.streamed[name], f"{loops.variables[loops.vector]} - {start}"
         out.line(f"tc_put_past(lanes, out_{block} + ({at}), {text}, past_{block});")
         return
     in_row = name in elements.row_buffers
@@ -268,7 +286,7 @@ def _open_stream(elements: ElementWriter, store: Store, start: str) -> None:
     (name,) = store.buffers
     loops, out = elements.loops, elements.out
     kind, block = memory_type(elements.program.buffers[name].dtype), elements.streamed[name]
-    with loops.renamed(loops.innermost, start):
+    with loops.renamed(loops.vector, start):
         place = f"{loops.pointer(name)} + ({loops.address(name, store.index, {})})"
     out.line(f"alignas(64) {kind} {block}[{BLOCK}];")
     out.line(f"{kind}* const to_{block} = {place};")
