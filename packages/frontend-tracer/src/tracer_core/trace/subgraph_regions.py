@@ -14,7 +14,12 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.object_mutations import SNAPSHOTTERS, Change, Effects
+from tracer_core.fx_capture.object_mutations import (
+    SNAPSHOTTERS,
+    Change,
+    Effects,
+    same_contents,
+)
 from tracer_core.graph_breaks import Restart
 from tracer_core.ops.calls import uses_rng
 from tracer_core.torch_private.needed import pytree
@@ -48,7 +53,7 @@ class Region:
         """Describes what existed before and was changed by the part; None if nothing was."""
         for key, change in self.effects.changes.items():
             before = self._contents.get(key, change.before)
-            if not _same(before, _contents(change)):
+            if not same_contents(before, _contents(change)):
                 return type(change.obj).__name__
         return None
 
@@ -172,14 +177,3 @@ def _memory_of(node: torch.fx.Node) -> set[int]:
 
 def _contents(change: Change) -> Any:
     return SNAPSHOTTERS[change.kind].save(change.obj, change.where)
-
-
-def _same(before: Any, now: Any) -> bool:
-    """Returns whether an object holds the very same objects as before."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return list(before) == list(now) and all(before[key] is now[key] for key in before)
-    if isinstance(before, list) and isinstance(now, list):
-        return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
-    if isinstance(before, set):
-        return bool(before == now)
-    return before is now
