@@ -35,7 +35,8 @@ from tracer_core.trace.tracer import Tracer
 
 
 def region_of(tracer: Tracer, what: str) -> Region:
-    return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
+    n_late = len(tracer.side_effects.late)
+    return Region(tracer.recorder, tracer.effects, tracer.outer_step, what, n_late)
 
 
 def require_unchanged(tracer: Tracer, region: Region) -> None:
@@ -44,6 +45,9 @@ def require_unchanged(tracer: Tracer, region: Region) -> None:
         tracer.break_graph(
             "higher_order", f"{region.what} changes a {changed} that existed before it"
         )
+    if len(tracer.side_effects.late) != region.n_late:
+        # A backward, one branch of several, or nothing may run it, and more than once.
+        tracer.break_graph("higher_order", f"{region.what} prints, warns or logs")
 
 
 def traced(

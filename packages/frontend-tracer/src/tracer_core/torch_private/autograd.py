@@ -83,9 +83,7 @@ def let_go_of_saved_tensors(ctx: Any) -> None:
         forget()
 
 
-def replace_backward(
-    result: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
+def replace_backward(result: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replaces the backward of the autograd.Function that gave a result, in this one autograd node."""
     for leaf in result if isinstance(result, (tuple, list)) else (result,):
         node: Any = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None

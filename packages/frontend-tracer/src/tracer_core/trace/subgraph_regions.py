@@ -32,10 +32,13 @@ def _operand(number: int) -> Any:
 
 class Region:
     """A part of the trace. Mutable, used once. step: of the instruction that contains it. what: for
-    messages."""
+    messages. n_late: how many calls the trace had put off until after the graph."""
 
-    def __init__(self, recorder: Recorder, effects: Effects, step: int, what: str) -> None:
+    def __init__(
+        self, recorder: Recorder, effects: Effects, step: int, what: str, n_late: int = 0
+    ) -> None:
         self.recorder, self.effects, self.step, self.what = recorder, effects, step, what
+        self.n_late = n_late
         self.operands: list[torch.fx.Node] = []
         self._last = recorder.graph._root.prev
         recorder.open_regions += 1
