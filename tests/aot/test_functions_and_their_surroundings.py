@@ -240,7 +240,7 @@ def outcomes(make, function, compile, capsys):
 @pytest.mark.parametrize("function", EFFECTS, ids=lambda function: function.__name__)
 def test_what_a_function_does_besides_happens_in_each_call(function, make, backend, capsys):
     wanted = outcomes(make, function, lambda f: f, capsys)
-    compile = lambda f: tracer_core.compile(f, backend=backend)  # noqa: E731
+    compile = lambda f: tracer_core.compile(f, backend=backend)
     actual = outcomes(make, function, compile, capsys)
     assert len(actual) == len(wanted)
     for a, b in zip(actual, wanted, strict=True):
@@ -314,7 +314,7 @@ class ReadsThroughFunction(Doubling):
 
 class ReadsModule(Function):
     @staticmethod
-    def forward(ctx, x, module=torch.nn.Identity()):  # noqa: B008
+    def forward(ctx, x, module=torch.nn.Identity()):
         ctx.module = module
         return x * 2
 

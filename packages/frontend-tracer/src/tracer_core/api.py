@@ -595,6 +595,8 @@ def _prepare(
 
 
 #: Type of what is no model -> what helps.
+#: The module whose functions torch.func.jacrev and the like return.
+_TRANSFORMS = "torch._functorch.eager_transforms"
 _NO_MODEL = {
     str: "the backend has a name, compile(backend='inductor')",
     torch.Tensor: "give compile() the function or module, not what a call of it returned",
@@ -725,7 +727,8 @@ def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
 
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """Returns the compiled form of a Python function, or of a callable that is no module."""
-    is_function = inspect.isfunction(target)
+    # a transform of torch.func is an object that calls its function, whatever it is written in
+    is_function = inspect.isfunction(target) and target.__globals__.get("__name__") != _TRANSFORMS
     traced = _traced(target if is_function else call_object, config)
     run = traced.call if is_function else with_target(target, traced.call)
     call = look_like(wrapper(target, run), target)

@@ -61,8 +61,8 @@ class State:
     """The contents of all objects that a function reaches: globals that it names, what its closure,
     its class and these hold. Mutable.
 
-    names: of globals, attributes and keys in the code. reads: (get, name) of the values that the function may read, where get(name) returns one. stored:
-    names that it gives values to.
+    names: of globals, attributes and keys in the code. reads: (get, name) of the values that the
+    function may read, where get(name) returns one. stored: names that it gives values to.
     """
 
     def __init__(self, function: Any, *others: Any) -> None:
