@@ -595,8 +595,6 @@ def _prepare(
 
 
 #: Type of what is no model -> what helps.
-#: The module whose functions torch.func.jacrev and the like return.
-_TRANSFORMS = "torch._functorch.eager_transforms"
 _NO_MODEL = {
     str: "the backend has a name, compile(backend='inductor')",
     torch.Tensor: "give compile() the function or module, not what a call of it returned",
@@ -728,7 +726,7 @@ def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """Returns the compiled form of a Python function, or of a callable that is no module."""
     # a transform of torch.func is an object that calls its function, whatever it is written in
-    is_function = inspect.isfunction(target) and target.__globals__.get("__name__") != _TRANSFORMS
+    is_function = inspect.isfunction(target) and not torch_private.is_transform(target)
     traced = _traced(target if is_function else call_object, config)
     run = traced.call if is_function else with_target(target, traced.call)
     call = look_like(wrapper(target, run), target)

@@ -80,7 +80,7 @@ class State:
     def _follow(self, value: Any, names: frozenset[str], depth: int) -> None:
         if id(value) in self._seen or depth > MAX_DEPTH:
             return
-        if isinstance(value, torch.Tensor) or is_library(value):
+        if isinstance(value, torch.Tensor) or (depth and is_library(value)):
             return
         if len(self._seen) < MAX_OBJECTS:
             self._seen.add(id(value))
@@ -126,18 +126,18 @@ class State:
 
     def restore(self) -> str | None:
         """Restores what has changed; returns what that was, None if nothing has."""
-        found = None
+        changed = None
         for named in self.named:
-            found = "a global variable" if named.restore() else found
+            changed = "a global variable" if named.restore() else changed
         for change in self.changes.changes.values():
             saver = SNAPSHOTTERS[change.kind]
             if not same_contents(change.before, saver.save(change.obj, change.where)):
-                found = f"a {type(change.obj).__name__} that existed before it"
+                changed = f"a {type(change.obj).__name__} that existed before it"
                 saver.restore(change)
         if self.random != random.getstate():
-            found = "the state of random"
+            changed = "the state of random"
             random.setstate(self.random)
-        return found
+        return changed
 
 
 class _Reader:

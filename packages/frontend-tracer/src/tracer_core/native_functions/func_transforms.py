@@ -121,7 +121,7 @@ def grad(
 
 
 class Transform:
-    """A torch.func.jacrev(function, ...) or the like that was made in a trace but not yet called."""
+    """A torch.func.jacrev(function, ...) or the like of the trace, not yet called."""
 
     def __init__(self, maker: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self.maker, self.function, self.args, self.kwargs = maker, function, args, kwargs
@@ -151,8 +151,8 @@ def call_transform(tracer: Tracer, pending: Transform, /, *args: Any, **kwargs: 
     return transformed(tracer, pending.maker.__name__, apply, pending.function, args, kwargs)[0]
 
 
-def _made_before(maker: Any) -> Callable[..., Any]:
-    """Returns what calls a transform that was made before the trace, as one made in it."""
+def _from_before(maker: Any) -> Callable[..., Any]:
+    """Returns what calls a transform from before the trace, as one of the trace."""
 
     def call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         cells = tracer.names.cells_of(function)
@@ -170,7 +170,7 @@ def _made_before(maker: Any) -> Callable[..., Any]:
 
 
 for _maker in names("jacrev jacfwd", of="func"):
-    CALLED_CODES[_maker(len).__code__] = _made_before(_maker)
+    CALLED_CODES[_maker(len).__code__] = _from_before(_maker)
 
 
 @special(*names("func.jvp"), atomic=True)

@@ -57,6 +57,7 @@ from tracer_core.torch_private.dispatch import (
     outside_vmap,
     overload_of,
     python_dispatcher,
+    is_transform,
     transforms_active,
     without_symbols,
 )

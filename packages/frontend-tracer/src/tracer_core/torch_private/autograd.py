@@ -83,12 +83,18 @@ def let_go_of_saved_tensors(ctx: Any) -> None:
         forget()
 
 
+#: The module of the autograd.Functions that hold what a program gave to `register_autograd`.
+_OF_OPERATORS = "torch._library.autograd"
+
+
 def replace_backward(result: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replaces the backward of the autograd.Function that gave a result, in this one autograd node."""
+    """Replaces the backward of the autograd.Function of a program that gave a result, in this one
+    autograd node."""
     for leaf in result if isinstance(result, (tuple, list)) else (result,):
         node: Any = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
         cls = getattr(node, "_forward_cls", None)
-        if isinstance(cls, type) and issubclass(cls, torch.autograd.Function):
+        of_torch = getattr(cls, "__module__", "").startswith("torch.")
+        if isinstance(cls, type) and (not of_torch or cls.__module__ == _OF_OPERATORS):
             defined = torch.autograd.Function.backward
             names = ("backward", "vjp") if cls.backward is not defined else ("vjp", "backward")
             wrapped = {names[0]: wrap(getattr(cls, names[0])), names[1]: getattr(cls, names[1])}

@@ -1,4 +1,4 @@
-"""torch.func.jacrev(f) and the like that are made before the compiled call: compiled themselves, or
+"""torch.func.jacrev(f) and the like from before the compiled call: compiled themselves, or
 called by a compiled function."""
 
 import functools
@@ -24,7 +24,7 @@ def pair(x, w):
     return energy(x, w), x.sum()
 
 
-MADE = {
+TRANSFORMS = {
     "jacrev": jacrev(energy),
     "both": jacrev(energy, argnums=(0, 1)),
     "chunks": jacrev(energy, 1, chunk_size=2),
@@ -38,22 +38,24 @@ MADE = {
 
 
 @pytest.mark.parametrize("way", ["itself", "inside"])
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_is_one_graph(name, way, monkeypatch):
     torch.manual_seed(0)
-    made = MADE[name]
+    transform = TRANSFORMS[name]
     n = (4, 3) if name == "vmap" else (3,)
     fast = tracer_core.compile(
-        made if way == "itself" else lambda x, w: made(x, w), backend="aten_eager", fullgraph=True
+        transform if way == "itself" else lambda x, w: transform(x, w),
+        backend="aten_eager",
+        fullgraph=True,
     )
     for scale in (1.0, 1.0, 2.0):
         monkeypatch.setitem(globals(), "SCALE", scale)
         x, w = torch.randn(n), torch.randn(3, 3)
-        torch.testing.assert_close(fast(x, w), made(x, w))
+        torch.testing.assert_close(fast(x, w), transform(x, w))
 
 
 def test_a_partial_of_a_transform():
     x, w = torch.randn(3), torch.randn(3, 3)
-    made = functools.partial(jacfwd(energy, argnums=1), x)
-    fast = tracer_core.compile(made, backend="aten_eager", fullgraph=True)
-    torch.testing.assert_close(fast(w), made(w))
+    transform = functools.partial(jacfwd(energy, argnums=1), x)
+    fast = tracer_core.compile(transform, backend="aten_eager", fullgraph=True)
+    torch.testing.assert_close(fast(w), transform(w))
