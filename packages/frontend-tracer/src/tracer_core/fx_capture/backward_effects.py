@@ -216,7 +216,7 @@ def without_effects(what: str, function: Callable[..., Any], *reached: Any) -> C
 
     def backward(*arguments: Any) -> Any:
         state, printed = State(function, *reached), _Printed()
-        sys.stdout = printed  # type: ignore[assignment]
+        sys.stdout = printed
         error: Exception | None = None
         try:
             result = function(*arguments)

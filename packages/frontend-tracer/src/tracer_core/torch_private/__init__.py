@@ -50,6 +50,7 @@ from tracer_core.torch_private.dispatch import (
     inside_transforms,
     is_batched,
     is_composite,
+    is_transform,
     no_python_dispatch,
     outside_modes,
     outside_recording,
@@ -57,7 +58,6 @@ from tracer_core.torch_private.dispatch import (
     outside_vmap,
     overload_of,
     python_dispatcher,
-    is_transform,
     transforms_active,
     without_symbols,
 )

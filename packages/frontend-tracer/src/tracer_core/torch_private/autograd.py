@@ -92,7 +92,7 @@ def replace_backward(result: Any, wrap: Callable[[Callable[..., Any]], Callable[
     autograd node."""
     for leaf in result if isinstance(result, (tuple, list)) else (result,):
         node: Any = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
-        cls = getattr(node, "_forward_cls", None)
+        cls: Any = getattr(node, "_forward_cls", None)
         of_torch = getattr(cls, "__module__", "").startswith("torch.")
         if isinstance(cls, type) and (not of_torch or cls.__module__ == _OF_OPERATORS):
             defined = torch.autograd.Function.backward
