@@ -93,8 +93,8 @@ def replace_backward(result: Any, wrap: Callable[[Callable[..., Any]], Callable[
     for leaf in result if isinstance(result, (tuple, list)) else (result,):
         node: Any = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
         cls: Any = getattr(node, "_forward_cls", None)
-        of_torch = getattr(cls, "__module__", "").startswith("torch.")
-        if isinstance(cls, type) and (not of_torch or cls.__module__ == _OF_OPERATORS):
+        module = getattr(cls, "__module__", "torch.")
+        if module == _OF_OPERATORS or not module.startswith("torch."):
             defined = torch.autograd.Function.backward
             names = ("backward", "vjp") if cls.backward is not defined else ("vjp", "backward")
             wrapped = {names[0]: wrap(getattr(cls, names[0])), names[1]: getattr(cls, names[1])}
