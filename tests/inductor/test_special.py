@@ -59,6 +59,11 @@ PROGRAMS = {
         torch.copysign), torch.heaviside(x, x)),
         INTS[1:7].long(),
     ),
+    "multiples beyond the type": (
+        lambda x, y: (every_pair(x, torch.lcm), every_pair(y, torch.lcm)),
+        torch.tensor([127, 126, 2, 3, -100, 0], dtype=torch.int8),
+        torch.tensor([32767, 2, 3, -181], dtype=torch.int16),
+    ),
     "shifts": (
         shifted,
         INTS,

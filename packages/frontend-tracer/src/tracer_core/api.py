@@ -725,7 +725,8 @@ def _traced(function: Callable[..., Any], config: CompileConfig) -> Replacement:
 
 def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """Returns the compiled form of a Python function, or of a callable that is no module."""
-    is_function = inspect.isfunction(target)
+    # a transform of torch.func is an object that calls its function, whatever it is written in
+    is_function = inspect.isfunction(target) and not torch_private.is_transform(target)
     traced = _traced(target if is_function else call_object, config)
     run = traced.call if is_function else with_target(target, traced.call)
     call = look_like(wrapper(target, run), target)

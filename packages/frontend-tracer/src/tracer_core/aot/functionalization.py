@@ -26,6 +26,8 @@ from tracer_core.aot.symbolic_sizes import as_python_scalar, hint_of, size_origi
 from tracer_core.aot.traceable_forms import FORMS
 from tracer_core.contract.lowering_errors import LoweringUnsupported, first_line
 from tracer_core.engine_support.contiguous import has_gaps
+from tracer_core.fx_capture.backward_effects import without_effects
+from tracer_core.fx_capture.wrong_fakes import is_foreign
 from tracer_core.ops.higher_order.checkpoint import REGIONS
 from tracer_core.torch_private.names import names, operators
 
@@ -264,7 +266,10 @@ class Interpretation:
         if aliased_writes.writes(node.target, kwargs):
             eager_args = self._args(node, self.values)
             return aliased_writes.call(node.target, run, args, kwargs, eager_args)
-        return run(*args, **kwargs)
+        result = run(*args, **kwargs)
+        if self.differentiates and is_foreign(node.target):
+            torch_private.replace_backward(result, functools.partial(without_effects, node.name))
+        return result
 
     def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
         """Returns what runs a call_function node: its target, or a traceable form of it."""

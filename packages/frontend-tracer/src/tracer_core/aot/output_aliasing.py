@@ -228,6 +228,7 @@ class OutputPlanner:
     values: list[torch.Tensor] = field(default_factory=list)
     sources: list[torch.Tensor] = field(default_factory=list)  # the eager value of each of `values`
     taken: set[int] = field(default_factory=set)  # storages of the ATen graph's inputs and outputs
+    hooked: list[Any] | None = None  # the autograd nodes of `eager` values with hooks
 
     def plan(self, outputs: Sequence[Any]) -> list[Step]:
         """Returns one step per captured output; `nodes` then holds what the ATen graph returns."""
@@ -278,6 +279,9 @@ class OutputPlanner:
             candidates = sorted(self.viewed(value))
         possible = [i for i in candidates if self._has_gradients_of(self.inputs[i], value)]
         if not possible:
+            if self.differentiated and self._opaque_node(value) is not None:
+                reason = "an output is a view of an input, but its gradient is not a view's"
+                raise NotAView(reason, value, casts=False)
             reason = "an output shares memory with an input that it has no gradient from"
             raise LoweringUnsupported(reason, self.recorder.frame)
         if len(possible) > 1 and _node(value) is None:
@@ -308,10 +312,33 @@ class OutputPlanner:
         memory.
 
         Of several tensors on one storage each may require grad or not, and be a leaf of its own.
+        Views may also lie behind a node whose gradient is not a view's (`_opaque_node`).
         """
         if not self.differentiated or not value.requires_grad:
             return True
-        return base.requires_grad and _root(base) is _root(value)
+        return (
+            base.requires_grad
+            and _root(base) is _root(value)
+            and self._opaque_node(base) is self._opaque_node(value)
+        )
+
+    def _opaque_node(self, view: torch.Tensor) -> Any:
+        """Returns the last autograd node between a view and its root that changes the gradient: a
+        custom function that returned a view, or the node of a view with a hook. None if there is
+        none.
+        """
+        root = _root(view)
+        if root is view:
+            return None
+        if self.hooked is None:
+            self.hooked = [_node(value) for value in self.eager if _has_hooks(value)]
+        node, last = _node(view), _node(root)
+        while node is not None and node is not last and getattr(node, "variable", None) is not root:
+            custom = isinstance(node, torch.autograd.function.BackwardCFunction)
+            if custom or any(node is other for other in self.hooked):
+                return node
+            node = node.next_functions[0][0] if node.next_functions else None
+        return None
 
     def _from_group(
         self,
@@ -487,6 +514,11 @@ def _node(tensor: torch.Tensor) -> Any:
             return tensor.grad_fn
         except RuntimeError as error:
             raise LoweringUnsupported(str(error)) from None
+
+
+def _has_hooks(value: Any) -> bool:
+    """Whether a value is a view that the captured graph registers a hook on."""
+    return isinstance(value, torch.Tensor) and value._is_view() and bool(value._backward_hooks)
 
 
 def _distance(view: torch.Tensor, base: torch.Tensor) -> int:

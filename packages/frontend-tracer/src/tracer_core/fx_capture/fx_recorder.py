@@ -8,6 +8,7 @@ effect. Where a result is an input tensor, the caller gets the real tensor, not 
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.fx_capture import element_reads, higher_order_calls, out_variants, wrong_fakes
+from tracer_core.fx_capture.backward_effects import without_effects
 from tracer_core.fx_capture.eager_errors import eager_error
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
@@ -259,6 +261,9 @@ class Recorder(WrittenGraph):
         changes = self.scalars.before(func, fake_args, fake_kwargs)
         result = self._on_fakes(func, inputs, fake_args, fake_kwargs, writes.memory)
         self._check(func, result, writes)
+        if wrong_fakes.is_foreign(func):
+            wrap = functools.partial(without_effects, name_of(func))
+            torch_private.replace_backward(result, wrap)
         if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
         if func in _CORRECTIONS:

@@ -7,6 +7,7 @@ autograd.Function.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.debug.crossed_limits import crossed
+from tracer_core.fx_capture.backward_effects import without_effects
 from tracer_core.limits import MAX_SHORT_SCAN, MAX_UNROLLED_SCAN
 from tracer_core.ops.calls import uses_rng
 from tracer_core.ops.higher_order import flex_attention
@@ -77,10 +79,15 @@ class FunctionCall(Target):
         items = list(args)
         for position, value in sorted(self.fixed.items()):
             items.insert(position, value.make() if type(value) is Anew else value)
-        if self.answers and any(map(is_lowered, args)):
-            with _Answering(self.answers):
-                return self.cls.apply(*items, **kwargs)
-        return self.cls.apply(*items, **kwargs)
+        if not any(map(is_lowered, args)):
+            return self.cls.apply(*items, **kwargs)
+        with _Answering(self.answers) if self.answers else contextlib.nullcontext():
+            result = self.cls.apply(*items, **kwargs)
+        torch_private.replace_backward(result, self._without_effects)
+        return result
+
+    def _without_effects(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        return without_effects(self.cls.__name__, backward, self.cls, *self.fixed.values())
 
 
 @dataclass(eq=False)

@@ -323,6 +323,17 @@ def kind_of(obj: Any) -> type | None:
     return next((kind for kind in SNAPSHOTTERS if isinstance(obj, kind)), None)
 
 
+def same_contents(before: Any, now: Any) -> bool:
+    """Returns whether an object holds the very same objects as before."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return list(before) == list(now) and all(before[key] is now[key] for key in before)
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+    if isinstance(before, set):
+        return bool(before == now)
+    return before is now
+
+
 class Effects:
     """The changes of one trace, in the order of each object's first mutation. Mutable.
     realize(change): guards all prior contents of the object, called when they are read as a whole.

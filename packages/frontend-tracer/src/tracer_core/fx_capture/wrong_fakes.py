@@ -53,14 +53,14 @@ def forget() -> None:
 
 def difference_of(func: Any, args: Any, kwargs: Any) -> str | None:
     """Returns why an operator with such operands cannot be captured, or None."""
-    return _wrong.get(_key(func, args, kwargs)) if _wrong and _is_foreign(func) else None
+    return _wrong.get(_key(func, args, kwargs)) if _wrong and is_foreign(func) else None
 
 
 def checks_first_call(captured: CapturedGraph) -> Callable[[RunFunction], RunFunction] | None:
     """Returns what wraps the runner of a graph that has operators of other libraries; None where it
     has none, or where its first call cannot be undone. Call it before the graph is compiled."""
     graph = captured.gm.graph
-    if not any(_is_foreign(node.target) for node in graph.nodes):
+    if not any(is_foreign(node.target) for node in graph.nodes):
         return None
     if any(name_of(node.target) in RESHAPE_IN_PLACE for node in graph.nodes):
         return None  # a fake has only its last sizes
@@ -96,7 +96,7 @@ class _Checking(torch.fx.Interpreter):
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
-        if _is_foreign(n.target):
+        if is_foreign(n.target):
             reason = _difference(result, n.meta.get("val"))
             if reason is not None:
                 self._distrust(n, f"its kernel returns {reason}")
@@ -110,7 +110,8 @@ class _Checking(torch.fx.Interpreter):
         raise FakeDiffers(f"{node.target}: {reason}")
 
 
-def _is_foreign(target: Any) -> bool:
+def is_foreign(target: Any) -> bool:
+    """Returns whether a target is an operator of another library."""
     return isinstance(target, OpOverload) and target.namespace not in _TESTED
 
 

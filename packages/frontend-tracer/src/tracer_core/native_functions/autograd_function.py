@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.backward_effects import Reads, is_library
 from tracer_core.fx_capture.fx_graph import SIMPLE_TYPES
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.higher_order_calls import Anew, FunctionCall
@@ -16,7 +17,7 @@ from tracer_core.native_effects.effects import special
 from tracer_core.native_functions.higher_order import region_of, require_unchanged
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
-from tracer_core.trace.guarded_calls import identity
+from tracer_core.trace.guarded_calls import identity, query
 from tracer_core.trace.operators import CONTAINERS
 from tracer_core.trace.specialization_constants import CODE, maker
 from tracer_core.trace.symbolic_scalars import SYMBOLS
@@ -78,11 +79,20 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     fixed = {i: value for i, value in enumerate(rest) if _is_fixed(tracer, value)}
     fixed |= _made_anew(tracer, {i: value for i, value in enumerate(rest) if i not in fixed})
     others = tuple(value for i, value in enumerate(rest) if i not in fixed)
+    _guard_backward(tracer, cls, fixed)
     call = FunctionCall(cls, inside, fixed, tuple(answers[n_before:]))
     with _Fakes(tracer.recorder):
         if wrapped:
             return tracer.subclasses.node(call, others, kwargs)
         return tracer.recorder.call(call, others, kwargs)
+
+
+def _guard_backward(tracer: Tracer, cls: Any, fixed: dict[int, Any]) -> None:
+    """Guards the values that a backward reads, which no interpreter follows."""
+    held = [value for value in fixed.values() if type(value) is not Anew]
+    reads = Reads(cls.backward, cls.vjp, cls, *held)
+    if reads.any and not is_library(cls):
+        query(tracer, reads)
 
 
 def _made_anew(tracer: Tracer, arguments: dict[int, Any]) -> dict[int, Anew]:

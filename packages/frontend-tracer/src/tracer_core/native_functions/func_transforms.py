@@ -12,7 +12,12 @@ import torch
 
 from tracer_core.fx_capture.higher_order_calls import TENSOR, TransformCall
 from tracer_core.guards.value_kinds import is_constant
-from tracer_core.native_effects.effects import special, special_each, special_rows
+from tracer_core.native_effects.effects import (
+    CALLED_CODES,
+    special,
+    special_each,
+    special_rows,
+)
 from tracer_core.native_functions.higher_order import rebuilt, region_of, traced
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree
@@ -42,7 +47,7 @@ def transformed(
         for leaf in pytree.tree_leaves((parts, named)):
             if isinstance(leaf, torch.Tensor):
                 region.operand(leaf)
-        match.extend(traced(tracer, region, function, list(parts), named))
+        match.extend(traced(tracer, region, function, list(parts), named, prints=True))
         _, _, flat, result = match
         return pytree.tree_unflatten(flat, result)
 
@@ -116,7 +121,7 @@ def grad(
 
 
 class Transform:
-    """A torch.func.jacrev(function, ...) or the like that was made in a trace but not yet called."""
+    """A torch.func.jacrev(function, ...) or the like of the trace, not yet called."""
 
     def __init__(self, maker: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self.maker, self.function, self.args, self.kwargs = maker, function, args, kwargs
@@ -144,6 +149,28 @@ def call_transform(tracer: Tracer, pending: Transform, /, *args: Any, **kwargs: 
         return _make(pending.maker, run, pending.args, pending.kwargs)(*parts, **named)
 
     return transformed(tracer, pending.maker.__name__, apply, pending.function, args, kwargs)[0]
+
+
+def _from_before(maker: Any) -> Callable[..., Any]:
+    """Returns what calls a transform from before the trace, as one of the trace."""
+
+    def call(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        cells = tracer.names.cells_of(function)
+        held = dict(zip(function.__code__.co_freevars, cells, strict=True))
+        options = {
+            key: tracer.names.cell_contents(held[key])
+            for key in ("argnums", "has_aux", "chunk_size", "randomness")
+            if key in held
+        }
+        inner = tracer.names.cell_contents(held["func"])
+        pending = Transform(maker, inner, (), options)
+        return call_transform(tracer, pending, *args, **kwargs)
+
+    return call
+
+
+for _maker in names("jacrev jacfwd", of="func"):
+    CALLED_CODES[_maker(len).__code__] = _from_before(_maker)
 
 
 @special(*names("func.jvp"), atomic=True)

@@ -35,24 +35,35 @@ from tracer_core.trace.tracer import Tracer
 
 
 def region_of(tracer: Tracer, what: str) -> Region:
-    return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
+    n_late = len(tracer.side_effects.late)
+    return Region(tracer.recorder, tracer.effects, tracer.outer_step, what, n_late)
 
 
-def require_unchanged(tracer: Tracer, region: Region) -> None:
+def require_unchanged(tracer: Tracer, region: Region, prints: bool = False) -> None:
+    """Breaks the graph if a region changed what existed before it, or, unless it runs where the
+    program calls it and once (prints), if it prints, warns or logs."""
     changed = region.changed()
     if changed is not None:
         tracer.break_graph(
             "higher_order", f"{region.what} changes a {changed} that existed before it"
         )
+    if len(tracer.side_effects.late) != region.n_late and not prints:
+        tracer.break_graph("higher_order", f"{region.what} prints, warns or logs")
 
 
 def traced(
-    tracer: Tracer, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
+    tracer: Tracer,
+    region: Region,
+    function: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    prints: bool = False,
 ) -> Any:
-    """Traces a function into its own graph: (graph, outer values, flat result, pytree spec)."""
+    """Traces a function into its own graph: (graph, outer values, flat result, pytree spec). prints:
+    see `require_unchanged`."""
     grad = torch.is_grad_enabled()
     result = tracer.calls.call_value(function, args, kwargs)
-    require_unchanged(tracer, region)
+    require_unchanged(tracer, region, prints)
     if torch.is_grad_enabled() != grad:
         tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
     flat, structure = pytree.tree_flatten(result)

@@ -36,6 +36,7 @@ from tracer_core.torch_private.autograd import (
     nodes_behind,
     once_differentiable,
     raised_by_saved_tensors_hook,
+    replace_backward,
     running_sequence_number,
     saved_tensors_unseen,
 )
@@ -49,6 +50,7 @@ from tracer_core.torch_private.dispatch import (
     inside_transforms,
     is_batched,
     is_composite,
+    is_transform,
     no_python_dispatch,
     outside_modes,
     outside_recording,

@@ -83,6 +83,25 @@ def let_go_of_saved_tensors(ctx: Any) -> None:
         forget()
 
 
+#: The module of the autograd.Functions that hold what a program gave to `register_autograd`.
+_OF_OPERATORS = "torch._library.autograd"
+
+
+def replace_backward(result: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the backward of the autograd.Function of a program that gave a result, in this one
+    autograd node."""
+    for leaf in result if isinstance(result, (tuple, list)) else (result,):
+        node: Any = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
+        cls: Any = getattr(node, "_forward_cls", None)
+        module = getattr(cls, "__module__", "torch.")
+        if module == _OF_OPERATORS or not module.startswith("torch."):
+            defined = torch.autograd.Function.backward
+            names = ("backward", "vjp") if cls.backward is not defined else ("vjp", "backward")
+            wrapped = {names[0]: wrap(getattr(cls, names[0])), names[1]: getattr(cls, names[1])}
+            node._forward_cls = types.SimpleNamespace(**wrapped)
+            return
+
+
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Returns ``function.apply`` without its torch.func handling, which no captured graph needs."""
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]

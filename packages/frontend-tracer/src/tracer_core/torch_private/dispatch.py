@@ -100,6 +100,12 @@ def transforms_active() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def is_transform(function: Any) -> bool:
+    """Returns whether torch.func.jacrev or the like made a function, whatever names it has."""
+    module = getattr(function, "__globals__", {}).get("__name__")
+    return bool(module == "torch._functorch.eager_transforms")
+
+
 def duals_active() -> bool:
     """Returns whether tensors may have tangents (torch.autograd.forward_ad)."""
     return bool(torch.autograd.forward_ad._current_level >= 0)

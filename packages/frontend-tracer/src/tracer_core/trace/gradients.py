@@ -171,7 +171,8 @@ def backward(
         alone = own and is_new and counts[id(gradient)] == 1 and not hooks
         _accumulate(tracer, leaf, _hooked(tracer, hooks, gradient, create), create, alone)
         for hook in waiting[position]:
-            _calls_hook(tracer, hook, leaf, create)
+            if _calls_hook(tracer, hook, leaf, create) is not None:
+                raise Break(_KIND, "a hook on accumulation returns a value, which eager refuses")
 
 
 def gradients_of(

@@ -141,7 +141,10 @@ class Names(Component):
             cell.cell_contents = value
 
     def free_cells(self, frame: Frame) -> tuple[Any, ...]:
-        function = frame.function
+        return self.cells_of(frame.function)
+
+    def cells_of(self, function: types.FunctionType) -> tuple[Any, ...]:
+        """Returns the cells of a function, with their sources."""
         cells = function.__closure__ or ()
         source = self.provenance.source_of(function)
         if source is None and cells and not self.made_here(function):

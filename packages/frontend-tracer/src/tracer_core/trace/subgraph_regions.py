@@ -14,7 +14,12 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.object_mutations import SNAPSHOTTERS, Change, Effects
+from tracer_core.fx_capture.object_mutations import (
+    SNAPSHOTTERS,
+    Change,
+    Effects,
+    same_contents,
+)
 from tracer_core.graph_breaks import Restart
 from tracer_core.ops.calls import uses_rng
 from tracer_core.torch_private.needed import pytree
@@ -27,10 +32,13 @@ def _operand(number: int) -> Any:
 
 class Region:
     """A part of the trace. Mutable, used once. step: of the instruction that contains it. what: for
-    messages."""
+    messages. n_late: how many calls the trace had put off until after the graph."""
 
-    def __init__(self, recorder: Recorder, effects: Effects, step: int, what: str) -> None:
+    def __init__(
+        self, recorder: Recorder, effects: Effects, step: int, what: str, n_late: int = 0
+    ) -> None:
         self.recorder, self.effects, self.step, self.what = recorder, effects, step, what
+        self.n_late = n_late
         self.operands: list[torch.fx.Node] = []
         self._last = recorder.graph._root.prev
         recorder.open_regions += 1
@@ -48,7 +56,7 @@ class Region:
         """Describes what existed before and was changed by the part; None if nothing was."""
         for key, change in self.effects.changes.items():
             before = self._contents.get(key, change.before)
-            if not _same(before, _contents(change)):
+            if not same_contents(before, _contents(change)):
                 return type(change.obj).__name__
         return None
 
@@ -172,14 +180,3 @@ def _memory_of(node: torch.fx.Node) -> set[int]:
 
 def _contents(change: Change) -> Any:
     return SNAPSHOTTERS[change.kind].save(change.obj, change.where)
-
-
-def _same(before: Any, now: Any) -> bool:
-    """Returns whether an object holds the very same objects as before."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return list(before) == list(now) and all(before[key] is now[key] for key in before)
-    if isinstance(before, list) and isinstance(now, list):
-        return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
-    if isinstance(before, set):
-        return bool(before == now)
-    return before is now

@@ -44,9 +44,10 @@ template <class T> TC_INLINE T ts_gcd(T x, T y) {
     while (a != 0) { T c = a; a = b == 0 ? T(0) : tc_fmod(b, a); b = c; }
     return b;
 }
+// The absolute value is of an int for narrower types, as in eager: 127 and 2 give -2 as int8.
 template <class T> TC_INLINE T ts_lcm(T x, T y) {
     T g = ts_gcd(x, y);
-    return g == 0 ? T(0) : tc_abs(T(tc_truncdiv(x, g) * y));
+    return g == 0 ? T(0) : T(tc_abs(tc_truncdiv(x, g) * y));
 }
 // Shifts beyond the width, or by a negative number: 0, or for a right shift the sign, as eager.
 template <class T> TC_INLINE T ts_shift_left(T x, T by) {

@@ -115,9 +115,8 @@ def div(value: Value, a: str, b: str) -> str:
     number = value.args[1].attr[0] if value.args[1].name == "constant" else None
     if number is None or not LEAST_DIVISOR < abs(number) < 1 / LEAST_DIVISOR:
         return f"quotient({a}, {b})"
-    inverse = constant_source(
-        torch.tensor(number, dtype=torch.float32).reciprocal().item(), value.dtype
-    )
+    divisor = torch.tensor(number, dtype=value.dtype, device="cpu")
+    inverse = constant_source(divisor.reciprocal().item(), value.dtype)
     if math.frexp(number)[0] in (0.5, -0.5):  # a power of two: the product is exact
         return f"{a} * {inverse}"
     return f"quotient_by({a}, {b}, {inverse})"
