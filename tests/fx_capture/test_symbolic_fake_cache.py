@@ -1,5 +1,5 @@
-"""Fakes of symbolic sizes that are kept are the fakes that FakeTensorMode makes, and what is kept is
-dropped when a symbol gets another value."""
+"""Cached fakes of symbolic sizes are the fakes that FakeTensorMode makes; a symbol that gets another
+value drops what was memoized of it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _metadata(value: Any, inputs: list[Any]) -> Any:
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The operators of which a kept result was used; FakeTensorMode is asked as well, and finds no
-    guard that the kept one did not have."""
+def cached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The operators of which a cached result was used; FakeTensorMode is asked as well, and finds no
+    guard that the cached one did not have."""
     operators: list[Any] = []
     run = fake_cache._symbolic.run
 
@@ -67,17 +67,17 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     yield operators
 
 
-#: Programs for images of one size only, and those of which no fake is kept (convolutions have a
+#: Programs for images of one size only, and those of which no fake is cached (convolutions have a
 #: rule of their own).
 ONE_SIZE = {"view", "reshape of a view"}
-NOT_KEPT = {"making", "batch norm of a row"} | {name for name in PROGRAMS if "convolution" in name}
+NOT_CACHED = {"making", "batch norm of a row"} | {name for name in PROGRAMS if "convolution" in name}
 IMAGES = [torch.randn(2, 4, 6, 8), torch.randn(3, 4, 6, 8)]
 
 
 @pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ONE_SIZE])
 @pytest.mark.parametrize("layout", ["contiguous", "permuted"])
-def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, kept: list[Any]) -> None:
+def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, cached: list[Any]) -> None:
     images = [
         image if layout == "contiguous" else image.permute(0, 2, 3, 1).clone().permute(0, 3, 1, 2)
         for image in IMAGES
@@ -90,7 +90,7 @@ def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, kept: list[A
     with torch.random.fork_rng():
         tracer_core.reset()
         same(twice, *[(image,) for image in images])
-    assert kept or name in NOT_KEPT
+    assert cached or name in NOT_CACHED
 
 
 def test_sizes_that_become_equal() -> None:
