@@ -70,7 +70,9 @@ def cached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 #: Programs for images of one size only, and those of which no fake is cached (convolutions have a
 #: rule of their own).
 ONE_SIZE = {"view", "reshape of a view"}
-NOT_CACHED = {"making", "batch norm of a row"} | {name for name in PROGRAMS if "convolution" in name}
+NOT_CACHED = {"making", "batch norm of a row"} | {
+    name for name in PROGRAMS if "convolution" in name
+}
 IMAGES = [torch.randn(2, 4, 6, 8), torch.randn(3, 4, 6, 8)]
 
 
