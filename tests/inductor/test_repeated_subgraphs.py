@@ -81,6 +81,71 @@ def test_the_layers_of_a_transformer(messages, caches):
     assert text.endswith("times: four are lowered")
 
 
+class Masked(Deep):
+    """Each layer turns one mask of booleans into numbers."""
+
+    def mask(self, number, keep):
+        return torch.where(keep, 0.0, -torch.inf)
+
+    def forward(self, tokens, keep):
+        x, masks = self.words(tokens), []
+        for number, layer in enumerate(self.layers):
+            masks.append(self.mask(number, keep))
+            x, *_ = layer(x, masks[-1])
+        return (x, masks[0], masks[3]) if self.caches else x
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("returned", [False, True])
+def test_what_all_layers_compute_is_computed_once(messages, dynamic, returned):
+    lowered = []
+    undo = observe(
+        lambda record: lowered.append(record.text) if record.name == "inductor_lower" else None
+    )
+    net = Masked(caches=returned).eval()
+    fast = tracer_core.compile(net, dynamic=dynamic)
+    with torch.no_grad():
+        for length in (7, 9) if dynamic else (7, 7):
+            keep = torch.ones(length, length).tril().bool()
+            actual, wanted = fast(tokens(length), keep), net(tokens(length), keep)
+            assert_same(fast(x := tokens(length), keep), net(x, keep))
+            if returned:  # two results of one value are two tensors
+                actual[1].zero_()
+                assert_same(actual[2], wanted[2])
+    undo()
+    assert messages and all(text.endswith("four are lowered") for text in messages)
+    assert lowered[0].count(" where ") <= (3 if returned else 1), lowered[0]
+
+
+def test_masks_that_differ_stay_apart():
+    class Windows(Masked):
+        def mask(self, number, keep):
+            return torch.where(keep, -0.0 if number % 2 else 0.0, -float(number % 3))
+
+    net = Windows().eval()
+    fast = tracer_core.compile(net)
+    keep = torch.ones(7, 7).tril().bool()
+    with torch.no_grad():
+        x = tokens()
+        assert_same(fast(x, keep), net(x, keep))
+
+
+def test_a_mask_that_is_written_between_the_layers():
+    class Written(Masked):
+        def mask(self, number, keep):
+            keep[0, -1] = ~keep[0, -1]
+            return super().mask(number, keep)
+
+    net = Written().eval()
+    fast = tracer_core.compile(net)
+    with torch.no_grad():
+        for _ in range(2):
+            x, mine = tokens(), torch.ones(7, 7).tril().bool()
+            theirs = mine.clone()
+            assert_same(fast(x, mine), net(x, theirs))
+            assert_same(mine, theirs)
+
+
 def test_every_layer_has_its_own_weights():
     net = Deep().eval()
     fast = tracer_core.compile(net)

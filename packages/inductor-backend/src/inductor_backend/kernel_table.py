@@ -4,11 +4,13 @@ it must move. Logged under the category "kernels"; ``python -m benchmarks kernel
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.wrapper import operator_row
+from inductor_backend.ir.index_expr import MAX_ANSWERS, Expr
 from inductor_backend.ir.nodes import ExternNode
 from inductor_backend.schedule.fusion_heuristics import touched_bytes
 from tracer_core.plugin_api import row_label
@@ -94,6 +96,17 @@ def _loops(c: Compilation, domain: Domain) -> str:
     )
 
 
+def _sum_text(offset: Expr) -> str:
+    """Prints an offset, a sum that has one term more for each buffer before it."""
+    terms = offset.args if getattr(offset, "is_Add", False) else (offset,)  # type: ignore[union-attr]
+    return " + ".join(map(_term_text, terms))
+
+
+@functools.lru_cache(MAX_ANSWERS)
+def _term_text(term: Any) -> str:
+    return str(term)
+
+
 def report_data(c: Compilation) -> dict[str, Any]:
     """Returns what a report shows of a compilation whose module is written: its kernels, the calls
     of operators with the reason for each choice, and the memory plan."""
@@ -109,10 +122,11 @@ def report_data(c: Compilation) -> dict[str, Any]:
         for node in c.program.nodes
         if isinstance(node, ExternNode)
     ]
-    buffers = [{"buffer": name, "offset": str(at)} for name, at in c.memory.offsets.items()]
+    offsets = c.memory.offsets.items()
+    buffers = [{"buffer": name, "offset": _sum_text(at)} for name, at in offsets]
     over = [{"buffer": name, "over": other} for name, other in c.memory.over.items()]
     return {
         "kernels": [asdict(row) for row in kernel_table(c).rows],
         "operators": operators,
-        "memory": {"arena": str(c.memory.size), "buffers": [*buffers, *over]},
+        "memory": {"arena": _sum_text(c.memory.size), "buffers": [*buffers, *over]},
     }

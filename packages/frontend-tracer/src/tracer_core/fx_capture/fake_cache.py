@@ -21,6 +21,7 @@ from tracer_core.fx_capture.meta_functions import (
     symbolic_convolution_format,
 )
 from tracer_core.fx_capture.result_strides import laid_out
+from tracer_core.fx_capture.symbolic_fake_cache import SymbolicFakeCache
 from tracer_core.ops.table import overloads_with
 from tracer_core.ops.traits import Trait
 from tracer_core.torch_private.names import classes, names, operators
@@ -64,6 +65,7 @@ _COPY = {"memory_format"}
 #: Metadata of an operator's results: (sizes, strides, dtype, device) of each tensor.
 _Facts = tuple[Any, ...]
 _cached: dict[Any, Any] = {}
+_symbolic = SymbolicFakeCache(_PLAIN, _SEQUENCES, _DTYPES, SLOW)
 
 
 class _Unknown(Exception):
@@ -122,14 +124,20 @@ def run(
     if kind is _Kind.OTHER:
         return SLOW
     if kind is _Kind.VIEW:
-        return _by_kernel(mode, func, args, kwargs)
+        result = _by_kernel(mode, func, args, kwargs)
+        if result is SLOW and mode.shape_env is not None:
+            return _symbolic.run(mode, func, True, args, kwargs, slow)
+        return result
     tensors: list[Any] = []
     try:
         named = _key(mode, tuple(kwargs.items()), tensors) if kwargs else None
         choices = torch.get_default_dtype(), *torch_private.kernel_choices()
         key = (func, _key(mode, args, tensors), named, *choices)
     except _Unknown:
-        return SLOW
+        symbolic = mode.shape_env is not None and kind is _Kind.FRESH
+        if not symbolic or _writes_unseen(func, args):
+            return SLOW
+        return _symbolic.run(mode, func, False, args, kwargs, slow)
     known = _cached.get(key, SLOW)
     if known is None:
         return SLOW

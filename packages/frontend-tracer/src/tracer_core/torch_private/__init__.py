@@ -103,6 +103,7 @@ from tracer_core.torch_private.fakes import (
     has_symbols,
     is_fake,
     is_fake_without_subclass,
+    is_simple_fake,
     join_storage,
     leave_modes,
     meta_failures_unlogged,
@@ -145,6 +146,7 @@ from tracer_core.torch_private.names import MissingName, not_found
 from tracer_core.torch_private.own_fakes import corrected_states as corrected_states
 from tracer_core.torch_private.own_fakes import fake_result as fake_result
 from tracer_core.torch_private.own_fakes import takes_objects as takes_objects
+from tracer_core.torch_private.own_fakes import without_cache as without_cache
 from tracer_core.torch_private.python_side import (
     before_tagging,
     checkpoint_options,
@@ -162,7 +164,12 @@ from tracer_core.torch_private.shape_envs import (
     new_shape_env,
     raw_symbol,
 )
-from tracer_core.torch_private.sizes_of_one import may_be_one, sizes_of_one_queried
+from tracer_core.torch_private.size_nodes import memoizing_size
+from tracer_core.torch_private.sizes_of_one import (
+    known_fakes,
+    may_be_one,
+    sizes_of_one_queried,
+)
 from tracer_core.torch_private.subclasses import (
     BASE_TENSOR_TYPES,
     DEFAULT_FUNCTION,

@@ -78,12 +78,16 @@ def _wraps_fake(value: torch.Tensor) -> bool:
 
 def is_fake_without_subclass(value: Any, mode: Any) -> bool:
     """Returns whether `value` is a fake of `mode` with static sizes and no known value."""
+    return is_simple_fake(value, mode) and not value._has_symbolic_sizes_strides
+
+
+def is_simple_fake(value: Any, mode: Any) -> bool:
+    """Returns whether `value` is a dense fake of `mode` with no known value."""
     return (
         type(value) is fake_class()
         and value.fake_mode is mode
         and value.constant is None
         and value.layout is torch.strided
-        and not value._has_symbolic_sizes_strides
     )
 
 

@@ -89,6 +89,7 @@ def _data_env_class() -> Any:
 
         def __init__(self) -> None:
             super().__init__(outputs_of_any_size=True)
+            self.answers = None
             self.unread: set[Any] = set()
             self.read_by: dict[Any, Any] = {}
             self.beginnings: set[Any] = set()

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.size_nodes import memoizing_size
 
 
 def answer_at_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
@@ -60,17 +62,32 @@ def sizes_of_one_queried(env: Any) -> contextlib.AbstractContextManager[Any]:
     return env.answering() if getattr(env, "from_one", None) else contextlib.nullcontext()
 
 
+def known_fakes(env: Any) -> dict[Any, Any] | None:
+    """Returns the results of operators on fakes that were computed under a ShapeEnv and are still
+    what it would give; None where each query counts (unbacked sizes, sizes that may be 1)."""
+    version = getattr(env, "_replacements_version_counter", None)
+    if version is None or env.answers is None or env.from_one:
+        return None
+    if version != env.answers_version:
+        env.answers, env.answers_version = {}, version
+    answers: dict[Any, Any] = env.answers
+    return answers
+
+
 @functools.cache
 def size_env_class() -> Any:
     """Returns the class; made late, because its base's module symbolic_shapes imports sympy."""
     import sympy
+    from torch._guards import SLoc
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
     class SizeEnv(ShapeEnv):
         """from_one: symbols whose range includes 1. asked: symbols tested without a guard; None
-        where tests become guards."""
+        where tests become guards. constant_nodes: the SymNode of each constant. answers: the
+        results of operators on fakes, until a symbol is replaced (None: each query counts);
+        answers_version: the count of replacements that they belong to."""
 
         def __init__(self, outputs_of_any_size: bool = False) -> None:
             super().__init__(
@@ -80,6 +97,21 @@ def size_env_class() -> Any:
             )
             self.from_one: set[Any] = set()
             self.asked: set[Any] | None = None
+            self.constant_nodes: dict[Any, Any] = {}
+            self.answers: dict[Any, Any] | None = {}
+            self.answers_version = 0
+
+        def create_symintnode(self, *args: Any, **kwargs: Any) -> Any:
+            return memoizing_size(super().create_symintnode(*args, **kwargs))
+
+        def _get_stack_summary(
+            self, is_debug: bool = False, framework_loc: str | None = None
+        ) -> Any:
+            """Returns the place in torch that asks, for torch's logs. ShapeEnv looks for it in the
+            stack, and imports torch._inductor and torch.export to know the files to leave out."""
+            if self.log.isEnabledFor(logging.INFO):
+                return super()._get_stack_summary(is_debug, framework_loc)
+            return SLoc(framework_loc, None), ""
 
         @contextlib.contextmanager
         def answering(self) -> Iterator[set[Any]]:

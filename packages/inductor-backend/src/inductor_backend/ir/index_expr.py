@@ -10,6 +10,7 @@ MiB, 0.4 seconds) only where a size is symbolic.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 #: A size, stride or offset: an int where it is static, else a sympy expression over positive
 #: integers.
 Expr = Union[int, "sympy.Expr"]
+
+#: Memoized answers of each question about expressions. They depend on the expressions alone:
+#: what is assumed of a symbol is part of it.
+MAX_ANSWERS = 4096
 
 
 def simplify(expr: Expr) -> Expr:
@@ -43,6 +48,11 @@ def exact_quotient(a: Expr, b: Expr) -> Expr | None:
         return a // b if b != 0 and a % b == 0 else None
     if isinstance(b, int) and b == 1:
         return a
+    return _symbolic_quotient(a, b)
+
+
+@functools.lru_cache(MAX_ANSWERS)
+def _symbolic_quotient(a: Expr, b: Expr) -> Expr | None:
     import sympy
 
     quotient = sympy.cancel(sympy.sympify(a) / b)
@@ -53,6 +63,11 @@ def known_le(a: Expr, b: Expr) -> bool:
     """Tells whether a <= b is provable from the assumptions on the symbols."""
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
+    return _symbolic_le(a, b)
+
+
+@functools.lru_cache(MAX_ANSWERS)
+def _symbolic_le(a: Expr, b: Expr) -> bool:
     import sympy
 
     return bool(sympy.expand(b - a).is_nonnegative)

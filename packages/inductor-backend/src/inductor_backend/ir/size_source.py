@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import Expr
+from inductor_backend.ir.index_expr import MAX_ANSWERS, Expr
 
 ALIGNMENT = 64
 
@@ -34,8 +35,11 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
 
     Raises BackendError for an unsupported sympy function.
     """
-    if isinstance(expr, int):
-        return str(expr)
+    return str(expr) if isinstance(expr, int) else _printed(expr, language)
+
+
+@functools.lru_cache(MAX_ANSWERS)
+def _printed(expr: Any, language: str) -> str:
     if expr.is_Integer:
         return str(int(expr))
     if expr.is_Symbol:

@@ -38,6 +38,7 @@ class SizeVars:
 
     def __init__(self, sizes: Sequence[SizeSpec] = ()) -> None:
         self.specs = {spec.symbol: spec for spec in sizes}
+        self._hints: dict[Any, int | None] = {}
 
     @staticmethod
     def expr(size: Any) -> Expr:
@@ -60,13 +61,16 @@ class SizeVars:
         """Returns the value in the captured call: for heuristics only, never for meaning."""
         if isinstance(expr, int):
             return expr
-        values = {
-            symbol: self.specs[symbol.name].hint
-            for symbol in expr.free_symbols
-            if symbol.name in self.specs
-        }
-        result = expr.subs(values)
-        return int(result) if result.is_Integer else default
+        if expr not in self._hints:
+            values = {
+                symbol: self.specs[symbol.name].hint
+                for symbol in expr.free_symbols
+                if symbol.name in self.specs
+            }
+            result = expr.subs(values)
+            self._hints[expr] = int(result) if result.is_Integer else None
+        number = self._hints[expr]
+        return default if number is None else number
 
     def is_positive(self, expr: Expr) -> bool:
         """Tells whether an expression is provably at least 1 for every size in range."""

@@ -133,7 +133,7 @@ def _look(value: Any, sources: list[Node]) -> Any:
     if isinstance(value, dict):
         return tuple((name, _look(element, sources)) for name, element in value.items())
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return "symbol", str(value)
+        return "symbol", value.node.expr
     if isinstance(value, (float, complex)):
         return type(value), repr(value)  # 0.0 is no -0.0, nan is nan
     return type(value), value
@@ -144,7 +144,7 @@ def _meta(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return type(value), str(value)
     sizes = (*value.shape, *value.stride())
-    numbers = tuple(size if isinstance(size, int) else str(size) for size in sizes)
+    numbers = tuple(size if isinstance(size, int) else size.node.expr for size in sizes)
     return numbers, value.dtype, value.device, value.layout, value.is_quantized
 
 
@@ -221,9 +221,9 @@ class _Search:
 def _is_closed(graph: torch.fx.Graph, repeats: Repeats, place: dict[Node, int]) -> bool:
     """Checks the conditions of the module docstring, except equality, which the search ensures."""
     first, end = repeats.start, repeats.start + repeats.count * repeats.period
-    written = {write.args[0] for write in repeats.calls if _writes(write)}
+    written = {write.args[0] for write in repeats.calls if writes(write)}
     if any(
-        _writes(repeats.calls[at]) or _is_random(repeats.calls[at]) for at in repeats.instance(1)
+        writes(repeats.calls[at]) or _is_random(repeats.calls[at]) for at in repeats.instance(1)
     ):
         return False
     for at in range(first, end):
@@ -258,7 +258,7 @@ def returned_nodes(graph: torch.fx.Graph) -> list[Any]:
     return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
-def _writes(node: Node) -> bool:
+def writes(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
 
