@@ -424,3 +424,44 @@ def _marked(size):
     x = torch.ones(size)
     tracer_core.mark_dynamic(x, 0, min=4, max=7)
     return x
+
+
+def _scaled(reach):
+    """A function whose backward multiplies by a number, which reach() returns."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * reach()
+
+    def f(x):
+        x = x.detach().requires_grad_()
+        Scaled.apply(x).sum().backward()
+        return x.grad
+
+    return f
+
+
+@case("MAX_BACKWARD_DEPTH", under=1, over=8)
+def a_backward_that_reads_a_number_in_nested_lists(n):
+    nested = 3.0
+    for _ in range(n):
+        nested = [nested]
+
+    def reach():
+        value = nested
+        while type(value) is list:
+            (value,) = value
+        return value
+
+    return _scaled(reach)
+
+
+@case("MAX_BACKWARD_OBJECTS", under=100, over=2_100)
+def a_backward_that_reads_the_first_of_many_lists(n):
+    rows = [[float(number)] for number in range(3, n)]
+    return _scaled(lambda: rows[0][0])

@@ -148,6 +148,22 @@ MAX_SPECIALIZED_OBJECTS = LIMITS.add(
     beyond="The call of a cached function ends the graph; other values are made anew by each call.",
     seen=f"{_BREAK} (`native_python`)",
 )
+MAX_BACKWARD_DEPTH = LIMITS.add(
+    "MAX_BACKWARD_DEPTH",
+    6,
+    unit="objects in one another, from the backward of an autograd.Function",
+    beyond="What the backward reads there is not guarded; what it changes is changed once, not in"
+    " each call.",
+    seen=SHOWN,
+)
+MAX_BACKWARD_OBJECTS = LIMITS.add(
+    "MAX_BACKWARD_OBJECTS",
+    2_000,
+    unit="objects that the backward of an autograd.Function reaches",
+    beyond="What the backward reads there is not guarded; what it changes is changed once, not in"
+    " each call.",
+    seen=SHOWN,
+)
 MAX_EAGER_ERROR_ELEMENTS = LIMITS.add(
     "MAX_EAGER_ERROR_ELEMENTS",
     1 << 16,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.wrapper import operator_row
-from inductor_backend.ir.index_expr import MAX_ANSWERS, Expr
+from inductor_backend.ir.index_expr import CACHED_ANSWERS, Expr
 from inductor_backend.ir.nodes import ExternNode
 from inductor_backend.schedule.fusion_heuristics import touched_bytes
 from tracer_core.plugin_api import row_label
@@ -102,7 +102,7 @@ def _sum_text(offset: Expr) -> str:
     return " + ".join(map(_term_text, terms))
 
 
-@functools.lru_cache(MAX_ANSWERS)
+@functools.lru_cache(CACHED_ANSWERS)
 def _term_text(term: Any) -> str:
     return str(term)
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core.contract.lowering_errors import LoweringUnsupported, first_line
+from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.object_mutations import (
     MISSING,
     SNAPSHOTTERS,
@@ -27,9 +28,7 @@ from tracer_core.fx_capture.object_mutations import (
     same_contents,
 )
 from tracer_core.guards.object_layout import namespace
-
-#: How far objects are followed from a backward, and how many of them.
-MAX_DEPTH, MAX_OBJECTS = 6, 2_000
+from tracer_core.limits import MAX_BACKWARD_DEPTH, MAX_BACKWARD_OBJECTS
 
 _VALUES = frozenset({int, float, bool, complex, str, type(None), torch.dtype, torch.device})
 _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {"torch", "numpy"}
@@ -61,8 +60,8 @@ class State:
     """The contents of all objects that a function reaches: globals that it names, what its closure,
     its class and these hold. Mutable.
 
-    names: of globals, attributes and keys in the code. reads: (get, name) of the values that the
-    function may read, where get(name) returns one. stored: names that it gives values to.
+    reads: (get, name) of the values that the function may read, where get(name) returns one.
+    stored: names that it gives values to.
     """
 
     def __init__(self, function: Any, *others: Any) -> None:
@@ -72,17 +71,19 @@ class State:
         self.reads: list[tuple[Callable[[Any], Any], Any]] = []
         self.stored: set[str] = set()
         self._seen: set[int] = set()
-        self.names: frozenset[str] = frozenset()
-        self._follow(function, self.names, 0)
-        for other in others:
-            self._follow(other, self.names, 0)
+        for reached in (function, *others):
+            self._follow(reached, frozenset(), 0)
 
     def _follow(self, value: Any, names: frozenset[str], depth: int) -> None:
-        if id(value) in self._seen or depth > MAX_DEPTH:
+        if id(value) in self._seen or type(value) in _VALUES:
             return
         if isinstance(value, torch.Tensor) or (depth and is_library(value)):
             return
-        if len(self._seen) < MAX_OBJECTS:
+        if depth > MAX_BACKWARD_DEPTH:
+            crossed("MAX_BACKWARD_DEPTH", reached=depth)
+        elif len(self._seen) >= MAX_BACKWARD_OBJECTS:
+            crossed("MAX_BACKWARD_OBJECTS")
+        else:
             self._seen.add(id(value))
             for item, known in self._parts(value, names):
                 self._follow(item, known, depth + 1)
@@ -94,10 +95,9 @@ class State:
             yield getattr(value, "__self__", None), names
         elif isinstance(value, FunctionType):
             names |= _names_in(value.__code__, self.stored)
-            self.names |= names
             yield from self._entries(value.__globals__, names)
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                self.reads.append((_Reader(cell, name), name))
+                self.reads.append((_reader(cell), name))
                 yield cell, names
             yield getattr(value, "__wrapped__", None), names
         elif isinstance(value, ModuleType):
@@ -140,14 +140,9 @@ class State:
         return changed
 
 
-class _Reader:
-    """Reads a variable of a closure, as the ``get`` of a dictionary reads an entry."""
-
-    def __init__(self, cell: CellType, name: str) -> None:
-        self.cell = cell
-
-    def __call__(self, name: str) -> Any:
-        return SNAPSHOTTERS[CellType].save(self.cell, None)
+def _reader(cell: CellType) -> Callable[[str], Any]:
+    """Returns what reads a variable of a closure, as the ``get`` of a dictionary reads an entry."""
+    return lambda name: SNAPSHOTTERS[CellType].save(cell, None)
 
 
 def _items(change: Change) -> list[Any]:

@@ -105,13 +105,10 @@ class SymbolicFakeCache:
                 if isinstance(offset, torch.SymInt) or offset:
                     return None
                 seen.add(torch_private.storage_id(part))
-            shape, stride = (tuple(map(self._memoizing, n)) for n in (part.shape, part.stride()))
-            facts.append((shape, stride, self._memoizing(offset), part.dtype, part.fake_device))
+            memoizing = torch_private.memoizing_size
+            shape, stride = (tuple(map(memoizing, n)) for n in (part.shape, part.stride()))
+            facts.append((shape, stride, memoizing(offset), part.dtype, part.fake_device))
         return kind, view, tuple(facts)
-
-    @staticmethod
-    def _memoizing(size: Any) -> Any:
-        return torch_private.memoizing_size(size) if isinstance(size, torch.SymInt) else size
 
 
 def _number(size: Any) -> Any:

@@ -24,7 +24,7 @@ Expr = Union[int, "sympy.Expr"]
 
 #: Memoized answers of each question about expressions. They depend on the expressions alone:
 #: what is assumed of a symbol is part of it.
-MAX_ANSWERS = 4096
+CACHED_ANSWERS = 4096
 
 
 def simplify(expr: Expr) -> Expr:
@@ -51,7 +51,7 @@ def exact_quotient(a: Expr, b: Expr) -> Expr | None:
     return _symbolic_quotient(a, b)
 
 
-@functools.lru_cache(MAX_ANSWERS)
+@functools.lru_cache(CACHED_ANSWERS)
 def _symbolic_quotient(a: Expr, b: Expr) -> Expr | None:
     import sympy
 
@@ -66,7 +66,7 @@ def known_le(a: Expr, b: Expr) -> bool:
     return _symbolic_le(a, b)
 
 
-@functools.lru_cache(MAX_ANSWERS)
+@functools.lru_cache(CACHED_ANSWERS)
 def _symbolic_le(a: Expr, b: Expr) -> bool:
     import sympy
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import MAX_ANSWERS, Expr
+from inductor_backend.ir.index_expr import CACHED_ANSWERS, Expr
 
 ALIGNMENT = 64
 
@@ -38,7 +38,7 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
     return str(expr) if isinstance(expr, int) else _printed(expr, language)
 
 
-@functools.lru_cache(MAX_ANSWERS)
+@functools.lru_cache(CACHED_ANSWERS)
 def _printed(expr: Any, language: str) -> str:
     if expr.is_Integer:
         return str(int(expr))

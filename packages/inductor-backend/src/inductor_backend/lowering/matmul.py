@@ -171,7 +171,7 @@ def _is_limited_by_memory(ctx: Lowering, a: Ref, b: Ref) -> bool:
 
 def _is_computed(ctx: Lowering, x: Ref) -> bool:
     """Checks that a loop computes a matrix."""
-    writers = [node for node in ctx.program.nodes if x.buffer.name in node.writes]
+    writers = ctx.program.writers().get(x.buffer.name, ())
     return bool(writers) and all(isinstance(node, LoopNode) for node in writers)
 
 

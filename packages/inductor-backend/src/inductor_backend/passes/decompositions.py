@@ -155,8 +155,8 @@ _FEW_LARGEST, _SHORT_ROW = 16, 1024
 
 
 def _few_largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """aten.topk of few elements of short rows on a GPU (the experts of a token): k times the largest of
-    what is left and its first place. ATen selects and then sorts, in two kernels."""
+    """aten.topk of few elements of short rows on a GPU (the experts of a token): k times the largest
+    remaining element and its first index. ATen selects and then sorts, in two kernels."""
     length = x.shape[dim] if x.dim() else None
     if not (largest and _for_triton(x) and isinstance(length, int) and isinstance(k, int)):
         return NotImplemented
@@ -164,14 +164,14 @@ def _few_largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bo
     if not known or not 1 <= k <= min(_FEW_LARGEST, length) or length > _SHORT_ROW:
         return NotImplemented
     rows, places = x.movedim(dim, -1), torch.arange(length, device=x.device)
-    left = torch.full_like(places, True, dtype=torch.bool)
+    remaining = torch.full_like(places, True, dtype=torch.bool)
     values, indices = [], []
     for _ in range(k):
-        value = torch.where(left, rows, -math.inf).amax(-1, keepdim=True)
-        # NaN is the largest. An infinity that is left is told from what was taken.
-        largest_left = left & ((rows == value) | (rows.isnan() & value.isnan()))
-        index = torch.where(largest_left, places, length - 1).amin(-1, keepdim=True)
-        left = left & (places != index)
+        value = torch.where(remaining, rows, -math.inf).amax(-1, keepdim=True)
+        # NaN is the largest. Selected elements equal a maximum of -inf, too.
+        equal = remaining & ((rows == value) | (rows.isnan() & value.isnan()))
+        index = torch.where(equal, places, length - 1).amin(-1, keepdim=True)
+        remaining = remaining & (places != index)
         values.append(value)
         indices.append(index)
     return tuple(torch.cat(parts, -1).movedim(-1, dim).contiguous() for parts in (values, indices))

@@ -102,11 +102,12 @@ def _splits(
         short = row < (LONG_COLUMN if across else LONG_ROW)
         if short or node.stores[0].value.dtype == torch.bool:
             return None
-    if rows == 1 and (places := _columns_beside(program, node, sizes, writers)):
-        columns = product(node.sizes[p] for p in places)
-        around = replace(node, reduced=tuple(p not in places for p in range(len(node.sizes))))
-        splits = _columns(around, sizes.hint(columns), row // sizes.hint(columns), sizes, writers)
-        return (splits or {}) | {p: ReductionSplit(node.sizes[p], 1) for p in places}
+    if rows == 1 and (first := _columns_beside(program, node, sizes, writers)) is not None:
+        dims = range(len(node.sizes))
+        columns = sizes.hint(product(node.sizes[first:]))
+        around = replace(node, reduced=tuple(p < first for p in dims))
+        splits = _columns(around, columns, row // columns, sizes, writers) or {}
+        return splits | {p: ReductionSplit(node.sizes[p], 1) for p in dims[first:]}
     if across:
         return _columns(node, rows, row, sizes, writers)
     if rows >= ENOUGH_ROWS or row < MIN_ROW:
@@ -145,32 +146,28 @@ def _chunks(
 
 def _columns_beside(
     program: LoopProgram, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
-) -> list[int]:
-    """Returns the innermost dimensions of a sum of all elements that are columns in another loop's sums,
-    where both read one tensor (the gradients of a scale and of a bias). With the columns apart first,
-    one kernel makes both."""
-    if node.stores[0].reduce not in _AGAIN or len(node.sizes) < 2:
-        return []
+) -> int | None:
+    """Returns the first of the innermost dimensions of a sum of all elements that are columns in another
+    loop's sums, where both read one tensor (the gradients of a scale and of a bias). With the columns
+    apart first, one kernel makes both."""
+    if node.stores[0].reduce not in _AGAIN:
+        return None
     total, own = product(node.sizes), _whole_operands(program, node, writers)
     for other in program.nodes:
         if not isinstance(other, LoopNode) or product(other.sizes) != total:
             continue
-        outside = [p for p, reduced in enumerate(other.reduced) if not reduced]
-        if not outside or outside != list(range(len(other.sizes)))[-len(outside) :]:
-            continue
-        columns = product(other.sizes[p] for p in outside)
-        places: list[int] = []
-        for p in reversed(range(1, len(node.sizes))):
-            if product(node.sizes[q] for q in places) != columns:
-                places.append(p)
+        count = sum(other.reduced)
+        columns = product(other.sizes[count:])
+        firsts = [p for p in range(1, len(node.sizes)) if product(node.sizes[p:]) == columns]
         if (
-            product(node.sizes[p] for p in places) == columns
-            and len(outside) < len(other.sizes)
+            firsts
+            and 0 < count < len(other.sizes)
+            and all(other.reduced[:count])
             and reads_across(program, other, sizes)
             and not own.isdisjoint(_whole_operands(program, other, writers))
         ):
-            return places
-    return []
+            return firsts[-1]
+    return None
 
 
 def _whole_operands(

@@ -183,8 +183,7 @@ class ColumnWriter:
         because a sum in double costs two conversions, loads and stores for each vector."""
         elements, out = self.elements, self.out
         depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
-        known = {value: name for value, name in names.items()}
-        known |= dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
+        known = names | dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
         if not vectors.fits(elements, work, known):
             return False
         stop = self._bounds(self.loops.innermost)[1]
