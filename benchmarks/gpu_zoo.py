@@ -196,7 +196,7 @@ def measured(
             caches = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-"))
             for name in modes[kind]:
                 worker = stack.enter_context(harness.worker(Measured, program, name, caches=caches))
-                rows[program][name] = _asked(worker, "prepare", limit)
+                rows[program][name] = worker.row("prepare", limit=limit)
                 workers[program, name] = worker
 
         waiting = [pool.submit(prepare, program, kind) for program in programs for kind in modes]
@@ -208,26 +208,18 @@ def measured(
             yield program, rows[program]
 
 
-def _asked(worker: harness.Worker, question: str, limit: float) -> dict[str, Any]:
-    try:
-        answer: dict[str, Any] = worker.ask(question, limit=limit)
-    except harness.Failed as error:
-        return {"failed": str(error)[-600:]}
-    return answer
-
-
 def _timed(rows: Rows, workers: dict[str, harness.Worker]) -> None:
     """Adds the medians of alternating rounds to the rows of a program."""
     rounds: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     for name, worker in workers.items():
         if "failed" not in rows[name]:
-            rows[name] |= _asked(worker, "tiles", 100)
+            rows[name] |= worker.row("tiles", limit=100)
     ready = [name for name in workers if "failed" not in rows[name]]
     for number in range(ROUNDS):
         first = number % max(len(ready), 1)
         for name in (*ready[first:], *ready[:first]):
             if "failed" not in rows[name]:
-                answer = _asked(workers[name], "round", 60)
+                answer = workers[name].row("round", limit=60)
                 if "failed" in answer:
                     rows[name] = answer
                 rounds[name].append(answer)

@@ -148,6 +148,14 @@ class Worker:
             (last or "ended without an answer") if ready else f"no answer after {limit:.0f} s"
         )
 
+    def row(self, question: Any, *, limit: float) -> dict[str, Any]:
+        """The child's answer, or a row that says ``failed`` and why."""
+        try:
+            answer: dict[str, Any] = self.ask(question, limit=limit)
+        except Failed as error:
+            return {"failed": str(error)[-600:]}
+        return answer
+
 
 @contextlib.contextmanager
 def worker(

@@ -10,7 +10,10 @@ prints
   blocks, microseconds a launch, the megabytes that it must move, and what share of the measured copy
   bandwidth that is;
 - the kernels between which the device is idle longest, of both;
-- what the difference consists of, largest first, with the file that decides it.
+- what the difference consists of, largest first, with the file that decides it;
+- last, of all programs, our kernels that take longest beyond what a copy of their bytes takes.
+
+All processes compile side by side; then one at a time is profiled, with nothing beside it.
 
 Programs are those of `gpu_programs` and the rows of `gpu`. Times are the device's, of a step without
 a profiler for the first line. CUDA graphs do not change names.
@@ -20,14 +23,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,9 @@ WARM_UP, PROFILED = 12, 3
 
 #: Sections and kernels of a section that are printed.
 SECTIONS, KERNELS = 14, 6
+
+#: Kernels of the last table; the microseconds that a launch takes without any bytes.
+EXCESSES, LAUNCH = 60, 1.5
 
 #: Places where the device is idle that are printed of each compiler.
 PAUSES = 5
@@ -95,55 +100,74 @@ class _Rows(logging.Handler):
             self.rows[row.name].append((row.nbytes, f"{row.loops} {blocks}"))
 
 
-def profiled(program: str, compiler: str) -> dict[str, Any]:
-    """The figures and the launches of a step (in a process of its own)."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
+class Profiled:
+    """A program under one compiler, in a process of its own."""
 
-    from benchmarks import gpu
-    from benchmarks.measured_steps import counting, counts, measure_tiles
+    def __init__(self, program: str, compiler: str) -> None:
+        self.program, self.compiler = program, compiler
 
-    collected = _Rows()
-    logger = logging.getLogger("tracer_core.kernels")
-    logger.addHandler(collected)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    step = step_of(program, compiler)
-    torch.cuda.synchronize()
-    with counting(compiler.startswith("ours")) as counted:
-        start = time.perf_counter()
-        step()
+    def __call__(self, question: str) -> dict[str, Any]:
+        return {"prepare": self.prepare, "profile": self.profile}[question]()
+
+    def prepare(self) -> dict[str, Any]:
+        """Compiles and warms up; returns the seconds of the first step."""
+        import torch
+
+        from benchmarks.measured_steps import counting, counts, measure_tiles
+
+        self.collected = _Rows()
+        logger = logging.getLogger("tracer_core.kernels")
+        logger.addHandler(self.collected)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        self.step = step_of(self.program, self.compiler)
         torch.cuda.synchronize()
-        first = time.perf_counter() - start
-        for _ in range(WARM_UP):
-            step()
-        if compiler.startswith("ours"):
-            measure_tiles(step)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated()
-    with harness.alone():
-        latency, back_to_back = gpu.timed(step)
+        with counting(self.compiler.startswith("ours")) as counted:
+            start = time.perf_counter()
+            self.step()
+            torch.cuda.synchronize()
+            first = time.perf_counter() - start
+            for _ in range(WARM_UP):
+                self.step()
+            if self.compiler.startswith("ours"):
+                measure_tiles(self.step, measure=False)
+        torch.cuda.empty_cache()  # for the programs that are profiled first
+        return {"first_s": round(first, 2), **({"cuda_graphs": []} | counts(*counted))}
+
+    def profile(self) -> dict[str, Any]:
+        """Returns the figures and the launches of a step, with nothing beside it on the device."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        from benchmarks import gpu
+        from benchmarks.measured_steps import cuda_graphs, measure_tiles
+
+        graphs = {}
+        if self.compiler.startswith("ours"):
+            measure_tiles(self.step)
+            graphs["cuda_graphs"] = cuda_graphs()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self.step()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+        latency, back_to_back = gpu.timed(self.step)
         with profile(activities=[ProfilerActivity.CUDA]) as result:
             for _ in range(PROFILED):
-                step()
+                self.step()
             torch.cuda.synchronize()
-        copy = copy_bandwidth()
-    return {
-        "program": program,
-        "compiler": compiler,
-        "first_s": round(first, 2),
-        "latency_ms": round(latency, 4),
-        "back_to_back_ms": round(back_to_back, 4),
-        "peak_MiB": round(peak / 2**20, 1),
-        "copy_TB_s": round(copy / 1e12, 3),
-        "launches": _launches(result, collected.rows),
-        **({"cuda_graphs": []} | counts(*counted)),
-        "device": torch.cuda.get_device_name(0),
-        "versions": {"torch": torch.__version__},
-    }
+        return {
+            "program": self.program,
+            "compiler": self.compiler,
+            "latency_ms": round(latency, 4),
+            "back_to_back_ms": round(back_to_back, 4),
+            "peak_MiB": round(peak / 2**20, 1),
+            "copy_TB_s": round(copy_bandwidth() / 1e12, 3),
+            "launches": _launches(result, self.collected.rows),
+            **graphs,
+            "device": torch.cuda.get_device_name(0),
+            "versions": {"torch": torch.__version__},
+        }
 
 
 def copy_bandwidth() -> float:
@@ -229,6 +253,30 @@ def report(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     return "\n".join([*lines, "", "What the difference consists of:", "", table(head, rows), ""])
 
 
+def excesses(profiles: Sequence[dict[str, Any]]) -> str:
+    """Returns the table of the kernels of all programs that take longest beyond what a copy of their
+    bytes and a launch take."""
+    rows = []
+    for result in profiles:
+        of_step = [Launch(*row) for row in result["launches"]]
+        busy = microseconds(of_step)
+        equal: defaultdict[tuple[str, str], list[Launch]] = defaultdict(list)
+        for launch in of_step:
+            if launch.nbytes:
+                equal[launch.name, launch.detail].append(launch)
+        for (name, detail), launches in equal.items():
+            count, took = len(launches), microseconds(launches)
+            ideal = sum(launch.nbytes for launch in launches) / result["copy_TB_s"] / 1e6
+            rows.append((
+                took - ideal - LAUNCH * count, result["program"], f"{took / busy:.1%}", str(count),
+                f"{took / count:.1f}", f"{launches[0].nbytes / 1e6:.1f}", f"{ideal / took:.0%}",
+                f"{name[:70]} {detail[:60]}",
+            ))  # fmt: skip
+    rows.sort(reverse=True)
+    head = ["beyond us", "program", "of the step", "launches", "us", "MB", "of a copy", "kernel"]
+    return table(head, [[f"{row[0]:.0f}", *row[1:]] for row in rows[:EXCESSES]])
+
+
 def _described(section: Section, copy: float) -> list[str]:
     """The lines of a section; microseconds are of one of its occurrences."""
     count = section.count
@@ -269,15 +317,20 @@ def main(arguments: Sequence[str]) -> int:
     missing = [pair for pair in wanted if " @ ".join(pair) not in stored]
     if missing:
         harness.require_gpu()
-    with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(chosen.workers) as pool:
-        environment = {harness.ALONE: os.environ.get(harness.ALONE, lock.name)}
-        run = partial(harness.fresh, profiled, limit=chosen.limit, environment=environment)
-        waiting = [(pair, pool.submit(run, *pair)) for pair in missing]
-        for pair, future in waiting:
-            try:
-                stored[" @ ".join(pair)] = future.result()
-            except harness.Failed as error:
-                stored[" @ ".join(pair)] = {"failed": str(error)}
+    with ExitStack() as everything, ThreadPoolExecutor(chosen.workers) as pool:
+        workers: dict[tuple[str, str], harness.Worker] = {}
+        stacks = {pair: everything.enter_context(ExitStack()) for pair in missing}
+
+        def prepare(pair: tuple[str, str]) -> dict[str, Any]:
+            workers[pair] = stacks[pair].enter_context(harness.worker(Profiled, *pair))
+            return workers[pair].row("prepare", limit=chosen.limit)
+
+        prepared = dict(zip(missing, pool.map(prepare, missing), strict=True))
+        for pair, result in prepared.items():
+            if "failed" not in result:
+                result |= workers[pair].row("profile", limit=chosen.limit)
+            stacks[pair].close()
+            stored[" @ ".join(pair)] = result
             if chosen.out is not None:
                 chosen.out.write_text(json.dumps(stored), encoding="utf-8")
     failed = False
@@ -291,4 +344,6 @@ def main(arguments: Sequence[str]) -> int:
             )
         else:
             print(report(*results), flush=True)
+    profiles = [stored[f"{program} @ {chosen.ours}"] for program in chosen.programs]
+    print(excesses([profile for profile in profiles if "failed" not in profile]))
     return int(failed)
