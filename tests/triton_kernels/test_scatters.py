@@ -214,3 +214,57 @@ def test_a_stored_graph_with_atomic_additions_says_that_it_has_no_deterministic_
     with deterministic(warn_only=True), pytest.warns(UserWarning, match="not deterministic"):
         (actual,) = restored(clones([y, i, x]))
     torch.testing.assert_close(actual, fn(y, i, x), atol=1e-5, rtol=1e-5)
+
+
+def gathered_points(x, i, g):
+    """The gradient of ``x.gather(2, i)`` for one index of all channels."""
+    expanded = i[:, None].expand(-1, x.shape[1], -1)
+    return torch.zeros_like(x).scatter_add(2, expanded, g)
+
+
+#: Programs that add along the last dimension, where another one is a loop's.
+ADDED_ALONG_ROWS = {
+    "read by a loop": (lambda x, i, g: gathered_points(x, i, g).sin(), True),
+    "of channels-last values": (
+        lambda x, i, g: gathered_points(x, i, g.transpose(1, 2).contiguous().transpose(1, 2)) * x, True),
+    "added to twice": (
+        lambda x, i, g: gathered_points(x, i, g).scatter_add(2, i[:, None].expand_as(g), g * 2) + 1,
+        True),
+    "by an index tensor": (
+        lambda x, i, g: ATEN.index_put(x * 0, [None, None, i[0]], g, True).cos(), True),
+    "onto other values": (
+        lambda x, i, g: x.index_add(2, i[1], g).exp(), True),
+    "reduced by its reader": (lambda x, i, g: gathered_points(x, i, g).sum((0, 2)), True),
+    "returned": (gathered_points, False),
+    "an index for each element": (
+        lambda x, i, g: torch.zeros_like(x).scatter_add(2, (i[:, None] + g.abs().long()) % 10, g) * 2,
+        False),
+    "fewer than the result's elements": (
+        lambda x, i, g: gathered_points(x, i[:, :4], g[:, :, :4]) * 2, False),
+    "along rows already": (
+        lambda x, i, g: (x * 0).index_add(1, i[0] % 16, g.transpose(1, 2)[:, :, :10]).sin(), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ADDED_ALONG_ROWS)
+def test_neighbouring_threads_add_to_neighbouring_elements(name, dynamic, dtype):
+    fn, moved = ADDED_ALONG_ROWS[name]
+    inputs = R(3, 16, 10).to(dtype), I(0, 10, 3, 40), R(3, 16, 40).to(dtype)
+    with interpreted():
+        result = compiled(fn, *inputs, dynamic=dynamic)
+    (actual,), eager = result(*inputs), fn(*inputs)
+    assert (actual.dtype, actual.stride()) == (dtype, eager.stride())
+    exact = fn(*(x.double() if x.is_floating_point() else x for x in inputs))
+    assert error(actual, exact) <= max(error(eager, exact), exact.abs().max() * 1e-6)
+    program = result.compilation.program
+    layouts = [
+        program.buffers[name].layout
+        for node in program.nodes
+        for store in node.stores
+        if store.atomic
+        for name in store.buffers
+    ]
+    moved = moved or (name == "returned" and dtype == torch.bfloat16)  # as float32, then rounded
+    assert {layout.strides[1 if moved else 2] for layout in layouts} == {1}

@@ -25,7 +25,11 @@ from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
-from inductor_backend.schedule.atomics import scatter_in_any_order, scatters_atomically
+from inductor_backend.schedule.atomics import (
+    add_along_rows,
+    scatter_in_any_order,
+    scatters_atomically,
+)
 from inductor_backend.schedule.buffer_layouts import choose_layouts
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.divided_loops import split_divided_loops
@@ -77,8 +81,9 @@ def fuse_call_epilogues(c: Compilation) -> None:
 
 
 def scatter_atomically(c: Compilation) -> None:
-    """Lets scatters add in any order."""
+    """Lets scatters add in any order, along rows in memory."""
     scatter_in_any_order(c.program)
+    c.fused = add_along_rows(c.program, c.sizes)
 
 
 def choose_buffer_layouts(c: Compilation) -> None:

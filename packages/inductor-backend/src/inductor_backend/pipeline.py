@@ -69,7 +69,7 @@ PIPELINE = (
     Stage("epilogue", kernels.fuse_call_epilogues, "cpu", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("layouts", kernels.choose_buffer_layouts, "any", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("zero_pages", kernels.leave_zero_pages, "cpu", kernels.verify_program, lambda c: "\n".join(c.fused)),
-    Stage("scatter", kernels.scatter_atomically, "cuda"),
+    Stage("scatter", kernels.scatter_atomically, "cuda", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("split", kernels.split_long_reductions, "cuda", kernels.verify_program, lambda c: "\n".join(c.fused)),
     Stage("matmul", matmul.choose_matmuls, "cuda", kernels.verify_program,
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),

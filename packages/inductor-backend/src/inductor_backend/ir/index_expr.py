@@ -162,6 +162,14 @@ class Index:
         """Returns the value of an index without atoms, else None."""
         return self.const if not self.terms else None
 
+    @property
+    def loop(self) -> int | None:
+        """Returns the position of the loop variable that the index is, up to a shift, else None."""
+        if len(self.terms) != 1:
+            return None
+        ((atom, coefficient),) = self.terms.items()
+        return atom.position if isinstance(atom, Var) and coefficient == 1 else None
+
     def coefficient(self, position: int) -> Expr:
         """Returns the coefficient of the loop variable at that position (outside divisions and
         remainders).

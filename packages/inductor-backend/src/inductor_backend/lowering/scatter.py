@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.index_expr import Expr, Index, Var, product, simplify, variables
+from inductor_backend.ir.index_expr import Expr, Index, product, simplify, variables
 from inductor_backend.ir.nodes import Buffer, Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
@@ -117,11 +117,9 @@ def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
     """Returns the variables that alone (up to a shift) index some dimension, the same one in every
     store: points that differ in such a variable never collide."""
     return {
-        atom.position
+        loop
         for ones in zip(*indices, strict=True)
-        if len(set(ones)) == 1 and len(ones[0].terms) == 1
-        for atom, coefficient in ones[0].terms.items()
-        if isinstance(atom, Var) and coefficient == 1
+        if len(set(ones)) == 1 and (loop := ones[0].loop) is not None
     }
 
 

@@ -29,8 +29,8 @@ Votes = Counter[int]
 
 def choose_layouts(program: LoopProgram, sizes: SizeVars) -> list[str]:
     """Changes the layouts of buffers, in the order in which they are written; returns their names."""
-    touching = _touching(program)
-    open_names = [name for name in touching if _is_free(program, name, touching[name])]
+    touching = touching_loops(program)
+    open_names = [name for name in touching if _may_become_rows(program, name, touching[name])]
     undecided = set(open_names)
     changed: list[str] = []
     for name in open_names:
@@ -49,7 +49,7 @@ def choose_layouts(program: LoopProgram, sizes: SizeVars) -> list[str]:
     return changed
 
 
-def _touching(program: LoopProgram) -> dict[str, list[LoopNode]]:
+def touching_loops(program: LoopProgram) -> dict[str, list[LoopNode]]:
     """Returns the loops that read or write each buffer that nothing else touches, by the order of
     its writers."""
     externs: set[str] = set()
@@ -63,18 +63,25 @@ def _touching(program: LoopProgram) -> dict[str, list[LoopNode]]:
     return {name: nodes for name, nodes in result.items() if name not in externs}
 
 
-def _is_free(program: LoopProgram, name: str, nodes: Sequence[LoopNode]) -> bool:
-    """Returns whether a buffer's layout is nobody else's business, and not row-major yet."""
+def is_private(program: LoopProgram, name: str) -> bool:
+    """Returns whether the layout of a buffer that only loops touch is nobody else's business."""
     buffer, layout = program.buffers[name], program.buffers[name].layout
-    shared = name in program.extends or name in program.extends.values()
     return (
         buffer.kind is BufferKind.TEMP
         and buffer.storage == name
         and name not in program.output_names
-        and not shared
+        and name not in program.extends
+        and name not in program.extends.values()
         and len(layout.sizes) > 1
         and layout.offset == 0
         and layout.extent == layout.numel
+    )
+
+
+def _may_become_rows(program: LoopProgram, name: str, nodes: Sequence[LoopNode]) -> bool:
+    layout = program.buffers[name].layout
+    return (
+        is_private(program, name)
         and not same_strides(layout, contiguous_strides(layout.sizes))
         and all(store.combine is None for node in nodes for store in node.stores)
     )

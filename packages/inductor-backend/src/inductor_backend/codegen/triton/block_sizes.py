@@ -36,6 +36,9 @@ CROSSED_ROWS = 16
 #: Elements of a block that a program of 16 warps holds in registers with several operands.
 MAX_HELD = 16384
 
+#: Columns of a program, at least: 32 bytes of float32 at each place.
+LEAST_COLUMNS = 8
+
 #: Streaming multiprocessors that a grid should keep busy.
 PROCESSORS = 132
 
@@ -207,6 +210,8 @@ def _reduction(
             x_block = max(x_block, least)
     elif column:
         x_block = min(32, power_of_two(max(count, 1)))
+        while x_block > LEAST_COLUMNS and count < PROCESSORS * x_block:
+            x_block //= 2
         r_block = min(2048 // x_block, power_of_two(length))
     else:
         r_block = min(2048, power_of_two(length))
