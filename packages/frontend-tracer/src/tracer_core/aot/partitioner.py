@@ -10,8 +10,9 @@ Which values to save so that the backward can recompute all others at little cos
 in "Min-Cut Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is its bytes,
 and what may not be recomputed is connected to the source. By default only views and pointwise
 operators are recomputed; a budget below 1 allows costlier operators too, cheapest per byte first,
-until the saved bytes fit. For backends that fuse, the outputs of normalizations and of softmax are
-recomputed from their inputs and statistics (see `norm_recomputation`, `softmax_recomputation`).
+until the saved bytes fit. For backends that fuse, gathers that repeat rows are recomputed, and the
+outputs of normalizations and of softmax, from their inputs and statistics (see
+`norm_recomputation`, `softmax_recomputation`).
 
 What always holds: random operators, collectives and nodes of the backward itself are never computed
 twice; values that share memory are saved once, and their views are recomputed; some values are
@@ -21,6 +22,7 @@ before.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -50,8 +52,15 @@ Node = torch.fx.Node
 
 #: Cheap to recompute, although not all are tagged as pointwise.
 _CHEAP = overloads_with(Trait.CHEAP)
+_GATHERS = overloads_with(Trait.GATHERS)
 _DECISIONS = overloads_with(Trait.DECIDES)
 _EXACT = overloads_with(Trait.EXACT)
+_MASKS = (torch.bool, torch.uint8)
+
+
+#: Bytes of a row from which on gathering rows again is about as fast as reading their copies: what
+#: a GPU reads from memory at once.
+MIN_ROW_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +265,24 @@ class Partitioner:
             return True
         if node.target is operator.getitem:
             return False
+        if node.target in _GATHERS:
+            return self._repeats_rows(node)
         return (is_pointwise(node.target) or node.target in _CHEAP) and not runs_once(node.target)
+
+    def _repeats_rows(self, node: Node) -> bool:
+        """Whether a gather's result has rows of a value of the forward several times (those of a
+        graph's nodes, for each edge), so that a fused reader reads that value as fast. Parameters
+        stay out: eager keeps none of them for this.
+        """
+        source, indices = node.args[0], node.all_input_nodes[1:]
+        assert isinstance(source, Node)
+        return (
+            self.fuses
+            and self.owners.of(source).op != "placeholder"
+            and result_bytes(node) >= 2 * result_bytes(source)
+            and _row_bytes(node, source.meta["val"]) >= MIN_ROW_BYTES
+            and not any(index.meta["val"].dtype in _MASKS for index in indices)
+        )
 
     def _decisive(self) -> set[Node]:
         """Returns the rounded values that comparisons of either pass read: never recomputed."""
@@ -540,3 +566,13 @@ def _reshaped(output: Node, owner: Node) -> bool:
         and hint_of(item.storage_offset()) == hint_of(other.storage_offset())
         and bytes_of(item) == bytes_of(other)
     )
+
+
+def _row_bytes(gather: Node, source: torch.Tensor) -> int:
+    """Returns the bytes of the elements behind the dimensions that a gather indexes."""
+    where = gather.args[1]
+    if isinstance(where, (list, tuple)):
+        dim = max(place for place, index in enumerate(where) if index is not None)
+    else:
+        dim = where % source.ndim if isinstance(where, int) else 0
+    return source.element_size() * math.prod(map(hint_of, source.shape[dim + 1 :]))

@@ -73,6 +73,8 @@ class Trait(enum.Flag):
     SCATTERS = enum.auto()
     #: Reads or writes memory at positions that are data.
     CHECKS_INDICES = enum.auto()
+    #: Returns elements of its first operand at positions that are data.
+    GATHERS = enum.auto()
     #: Raises for a divisor of zero where its operands are integers.
     DIVIDES = enum.auto()
     #: Raises for other values where its operands are integers.

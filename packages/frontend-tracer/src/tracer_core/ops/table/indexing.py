@@ -12,6 +12,8 @@ FAMILIES = (
     OpFamily("embedding_bag index_reduce nll_loss_forward nll_loss2d_forward one_hot put"
              " repeat_interleave bincount scatter_reduce _unsafe_index _unsafe_index_put",
              _INDEXES),
+    OpFamily("index.Tensor _unsafe_index.Tensor index_select.default gather.default embedding.default",
+             Trait.GATHERS | Trait.EXACT),
     OpFamily("scatter_add.default index_add.default scatter.src scatter.value index_copy.default"
              " index_fill.int_Scalar index_fill.int_Tensor index_put.default", Trait.SCATTERS),
     OpFamily("read_at read_element", Trait.RAISES_BY_VALUE | Trait.ASSERTS_ON_GPU),
