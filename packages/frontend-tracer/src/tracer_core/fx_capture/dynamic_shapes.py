@@ -60,6 +60,9 @@ class ShapePolicy:
         self.copies_elements = copies_elements
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
+        #: The same by source: the sizes, None for symbols (`dims_of`), and the numbers that are none.
+        self.tensors: dict[Source, tuple[int | None, ...] | None] = {}
+        self.sources_of_numbers: dict[Source, int | float] = {}
         #: Sources of tensors whose parts have constant sizes.
         self.fixed: set[Source] = set()
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
@@ -83,10 +86,13 @@ class ShapePolicy:
     def varies(self, value: int | float, source: Source) -> bool:
         """Returns whether an earlier cache entry saw another number at this source."""
         self.numbers[source.expression] = value
-        return self.symbolic and any(
+        varies = self.symbolic and any(
             old is not value and old != value
             for old in self.specializations.numbers.get(source.expression, ())
         )
+        if not varies:
+            self.sources_of_numbers[source] = value
+        return varies
 
     def history(self, source: Source) -> list[int | float]:
         """Returns the numbers that the earlier cache entries saw at a source."""
@@ -102,7 +108,9 @@ class ShapePolicy:
         """Returns the sizes and then the strides, None where they get symbols of their own; None
         altogether if all are static."""
         if id(tensor) not in self._chosen:
-            self._chosen[id(tensor)] = self._choose(tensor, source)
+            self._chosen[id(tensor)] = dims = self._choose(tensor, source)
+            if source.expression in self.shapes:
+                self.tensors[source] = dims
         return self._chosen[id(tensor)]
 
     def _is_part_of_fixed(self, source: Source | None) -> bool:

@@ -63,6 +63,7 @@ from tracer_core.trace.save_before_mutation import SideEffects
 from tracer_core.trace.state_values import index_in
 from tracer_core.trace.symbolic_scalars import SymbolicScalars
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
+from tracer_core.trace.undecided_branches import UndecidedBranches
 from tracer_core.trace.unrolled_loops import UnrolledLoops
 
 __all__ = ["Tracer", "opcodes"]
@@ -114,6 +115,8 @@ class Tracer(Machine):
         self.speculated: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
+        #: The frames that the trace began in; None where a call begins.
+        self.begun: tuple[FrameLayout, ...] | None = None
         self.live_generators = LiveGenerators(self)
         self.provenance = Provenance(
             shapes.dims_of,
@@ -158,6 +161,7 @@ class Tracer(Machine):
         self.fakes.mode.by_class = self.subclasses.dispatch
         self.finalization = Finalization(self, self.live_generators)
         self.loops = UnrolledLoops(self, unrolls)
+        self.undecided = UndecidedBranches(self)
         self.assumptions = Assumptions(shapes.specializations.outcomes, self.recorder)
         self.speculation = CallSpeculation(shapes.speculation, self.recorder)
         self.closed = False
@@ -248,6 +252,8 @@ class Tracer(Machine):
             wanted = self.forced.get(self.steps)
             if wanted is not None:
                 raise Break(*wanted)
+        if self.undecided.condition is not None:
+            self.undecided.look()
         if self.unbuildable:
             self._break_before_unbuildable()
         if self.nesting == 0:
@@ -302,6 +308,7 @@ class Tracer(Machine):
 
     def unwind(self, error: BaseException, base: int) -> None:
         """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
+        self.undecided.decide()
         if self.exceptions.was_raised(error):
             self.raising = error  # it comes out of a nested run, and has its context
         else:
@@ -355,6 +362,7 @@ class Tracer(Machine):
             # A part of the instruction was interpreted already, and fresh objects may have changed.
             raise Restart(self.outer_step, broken.kind, broken.reason) from None
         finally:
+            self.undecided.decide()
             _FAKES_LOG.disabled = self._log_disabled
             self.recorder.close_contexts()
             self.settings_after = self._settings_after(before)
@@ -390,6 +398,7 @@ class Tracer(Machine):
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
         """Returns the frames of an activation at a break."""
         unread: list[Any] = []
+        self.begun = layouts
         self.finalization.start(state)
         position = 0
         for layout in layouts:
