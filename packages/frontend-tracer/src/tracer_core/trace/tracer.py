@@ -172,13 +172,15 @@ class Tracer(Machine):
 
     def where(self) -> str:
         """Returns ``file:line in function`` of the innermost frame of the user's code."""
-        shown = [
-            frame for frame in self.frames if not is_own(frame.code.raw.co_filename)
-        ] or self.frames
-        for frame in reversed(shown):
-            if not frame.code.raw.co_filename.startswith(_TORCH):
-                return frame.where
-        return shown[-1].where if shown else "?"
+        shown = None
+        for frame in reversed(self.frames):
+            file = frame.code.raw.co_filename
+            if not is_own(file):
+                if not file.startswith(_TORCH):
+                    return frame.where
+                shown = shown or frame
+        shown = shown or (self.frames[-1] if self.frames else None)
+        return "?" if shown is None else shown.where
 
     def users_line(self) -> Location:
         """Returns the innermost line that the user wrote, where the graph breaks now."""

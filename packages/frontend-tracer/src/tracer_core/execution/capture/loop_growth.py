@@ -24,6 +24,7 @@ from tracer_core.trace.tracer import Tracer
 
 #: Steps of paths that are followed in the state at the end, and the types that they lead through.
 _STEPS: dict[SourceKind, tuple[type, ...]] = {
+    SourceKind.CELL: (types.FunctionType,),
     SourceKind.CONTENTS: (types.CellType,),
     SourceKind.DICT: (object,),
     SourceKind.KEY: (dict,),
