@@ -19,7 +19,7 @@ from tracer_core.errors import Location, MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Constraint
 from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
 from tracer_core.guards.guard import Relation
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 
 
 class ShapePolicy:
@@ -112,6 +112,22 @@ class ShapePolicy:
             if source.expression in self.shapes:
                 self.tensors[source] = dims
         return self._chosen[id(tensor)]
+
+    def alike(self, tensor: torch.Tensor, source: Source) -> Any:
+        """Returns what tensors have in common whose symbols are the same: those that the items of one
+        list hold in the same place (the keys of a cache's layers), with equal shapes in this call and
+        before. None for other tensors, and where the sizes have differed more than once: they may
+        change apart."""
+        history = set(self.specializations.shapes.get(source.expression, ()))
+        if len(history) != 1 or markers.dynamic_dims(tensor) or tensor._is_view():
+            return None
+        steps, at = [], source
+        while at.base is not None and at.kind not in (SourceKind.ITEM, SourceKind.OWN_ITEM):
+            steps.append((at.kind.name, repr(at.key)))
+            at = at.base
+        if at.base is None or not steps:
+            return None
+        return at.base, tuple(steps), tuple(tensor.shape), tensor.stride(), *history
 
     def _is_part_of_fixed(self, source: Source | None) -> bool:
         while self.fixed and source is not None:

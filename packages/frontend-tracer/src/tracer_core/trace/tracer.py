@@ -136,6 +136,7 @@ class Tracer(Machine):
             floats=shapes.takes_data_floats,
             copies_elements=shapes.copies_elements,
         )  # fmt: skip
+        self.recorder.alike = self._alike
         self.recorder.asks = partial(torch_function.by_mode, self)
         self.recorder.catches = self._catches
         self.recorder.handles = self._handles
@@ -240,6 +241,10 @@ class Tracer(Machine):
     def _dims(self, tensor: torch.Tensor) -> Any:
         source = self.provenance.source_of(tensor)
         return None if source is None else self.shapes.dims_of(tensor, source)
+
+    def _alike(self, tensor: torch.Tensor) -> Any:
+        source = self.provenance.source_of(tensor)
+        return None if source is None else self.shapes.alike(tensor, source)
 
     def _number(self, value: Any, source: Source, always: bool) -> Any:
         if always or self.shapes.varies(value, source):

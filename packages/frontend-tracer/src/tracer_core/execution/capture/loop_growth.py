@@ -35,7 +35,7 @@ _STEPS: dict[SourceKind, tuple[type, ...]] = {
 _ABSENT = object()
 
 
-def foresee(tracer: Tracer) -> None:
+def retry_with_symbols(tracer: Tracer) -> None:
     """Notes the sizes and numbers that the loop around a finished trace changes as if an earlier
     entry had seen others, and raises Retry; returns where no constant size changes."""
     shapes = tracer.shapes
@@ -58,7 +58,9 @@ def foresee(tracer: Tracer) -> None:
     sizes |= {size for source in grown for size in shapes.shapes[source.expression]}
     bounds = set(_bounds(tracer, sizes))
     for source, number in shapes.sources_of_numbers.items():
-        if source not in changed and number in bounds and not _is_configuration(source, end):
+        if source in changed or type(number) is not int or number not in bounds:
+            continue
+        if not _is_configuration(source, end):
             changed[source] = number + 1  # another one
     shapes.specializations.add(
         {source.expression: shape for source, shape in grown.items()},
@@ -73,13 +75,11 @@ def _loops(tracer: Tracer) -> bool:
     loop's jump back: no other region lies between."""
     if tracer.begun is None:
         return False
-    for layout, frame in zip(tracer.begun, tracer.frames):
+    for layout, frame in zip(tracer.begun, tracer.frames, strict=False):
         if frame.code.raw is not layout.code or frame.ip < layout.ip:
             return True
         is_innermost = frame is tracer.frames[-1]
-        if frame.ip > layout.ip and not _comes_back(
-            frame.code, frame.ip + is_innermost, layout.ip
-        ):
+        if frame.ip > layout.ip and not _comes_back(frame.code, frame.ip + is_innermost, layout.ip):
             return False
     return True
 
@@ -102,7 +102,7 @@ class _End:
         #: Element of the state -> the variable of which frame it was.
         self._variables: dict[int, Any] = {}
         position = 0
-        for layout, frame in zip(tracer.begun or (), tracer.frames):
+        for layout, frame in zip(tracer.begun or (), tracer.frames, strict=False):
             if frame.code.raw is not layout.code:
                 break
             for i, index in enumerate(layout.locals, position + 1):

@@ -240,7 +240,7 @@ def _trace(
         if wants_text():
             record.text = str(tracer.recorder.graph)
         if broken is not None and broken.kind != "raises" and not knows_growth:
-            loop_growth.foresee(tracer)
+            loop_growth.retry_with_symbols(tracer)
     result = writer(tracer, state, config, settings, name)
     try:
         # Values are written down as the trace left them: iterators inspect their containers.
