@@ -210,3 +210,19 @@ def test_a_mixture_of_experts_asks_for_versions_after_a_change_of_state():
         with torch.no_grad():
             found, wanted = (value(tokens, use_cache=False).logits for value in (compiled, model))
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(("cache", "graphs"), [("static", (6, 5)), ("dynamic", (6, 4))])
+def test_the_loop_of_generate_is_captured_once(cache, graphs):
+    """The step of the first text has symbols at once, and serves the last token and other texts; a
+    longer static cache, which the second text has, is one more."""
+    model = model_of("llama")
+    fast = tracer_core.compile(model.generate, backend="eager")
+    counts = []
+    for length, tokens in ((7, 9), (5, 14), (9, 6), (12, 11)):
+        call = {"inputs": prompt(1, length), "max_new_tokens": tokens, "eos_token_id": 0}
+        call |= {"do_sample": False, "cache_implementation": cache}
+        with CaptureCounter() as counter:
+            assert torch.equal(fast(**call), model.generate(**call))
+        counts.append(len(counter.graphs))
+    assert all(map(int.__le__, counts, (*graphs, 1, 0))), counts

@@ -13,7 +13,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,22 @@ class Code:
         loops = [(self.args[i], i) for i in jumps if self.args[i] <= i]
         return tuple(sorted(loops, key=lambda loop: loop[1] - loop[0]))
 
+    @functools.cached_property
+    def conditions(self) -> Mapping[int, int]:
+        """Returns, of each branch with more of the same condition behind it, which nothing but reads
+        and comparisons belong to and which leads to the same place (``not done and n > most``): the
+        instruction behind the condition."""
+        result = {}
+        for at, name in enumerate(self.names):
+            if name not in BRANCHES or self.args[at] <= at:
+                continue
+            for end in range(at + 1, len(self.names)):
+                if self.names[end] in BRANCHES and self.args[end] == self.args[at]:
+                    result[at] = end + 1
+                elif self.names[end] not in _IN_CONDITIONS:
+                    break
+        return result
+
     def in_while(self, at: int) -> bool:
         """Returns whether the innermost loop around an instruction is a ``while`` statement, which
         may end by the value of a tensor."""
@@ -146,6 +162,11 @@ _EAGER_ONLY = frozenset(
     {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack", "tb_frame",
      "excepthook", "__excepthook__", "getrefcount", "get_referrers", "get_objects", "breakpoint",
      "set_trace"}
+)  # fmt: skip
+#: What a condition is made of, beside its branches.
+_IN_CONDITIONS = frozenset(
+    {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR",
+     "COMPARE_OP", "IS_OP", "TO_BOOL"}
 )  # fmt: skip
 #: Instructions behind which a function does not go on.
 ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})

@@ -19,7 +19,7 @@ from tracer_core.errors import Location, MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Constraint
 from tracer_core.fx_capture.specialization_history import SpecializationHistory, Speculation
 from tracer_core.guards.guard import Relation
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, SourceKind
 
 
 class ShapePolicy:
@@ -60,6 +60,9 @@ class ShapePolicy:
         self.copies_elements = copies_elements
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
+        #: The same by source: the sizes, None for symbols (`dims_of`), and the numbers that are none.
+        self.tensors: dict[Source, tuple[int | None, ...] | None] = {}
+        self.sources_of_numbers: dict[Source, int | float] = {}
         #: Sources of tensors whose parts have constant sizes.
         self.fixed: set[Source] = set()
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
@@ -83,10 +86,13 @@ class ShapePolicy:
     def varies(self, value: int | float, source: Source) -> bool:
         """Returns whether an earlier cache entry saw another number at this source."""
         self.numbers[source.expression] = value
-        return self.symbolic and any(
+        varies = self.symbolic and any(
             old is not value and old != value
             for old in self.specializations.numbers.get(source.expression, ())
         )
+        if not varies:
+            self.sources_of_numbers[source] = value
+        return varies
 
     def history(self, source: Source) -> list[int | float]:
         """Returns the numbers that the earlier cache entries saw at a source."""
@@ -102,8 +108,26 @@ class ShapePolicy:
         """Returns the sizes and then the strides, None where they get symbols of their own; None
         altogether if all are static."""
         if id(tensor) not in self._chosen:
-            self._chosen[id(tensor)] = self._choose(tensor, source)
+            self._chosen[id(tensor)] = dims = self._choose(tensor, source)
+            if source.expression in self.shapes:
+                self.tensors[source] = dims
         return self._chosen[id(tensor)]
+
+    def alike(self, tensor: torch.Tensor, source: Source) -> Any:
+        """Returns what tensors have in common whose symbols are the same: those that the items of one
+        list hold in the same place (the keys of a cache's layers), with equal shapes in this call and
+        before. None for other tensors, and where the sizes have differed more than once: they may
+        change apart."""
+        history = set(self.specializations.shapes.get(source.expression, ()))
+        if len(history) != 1 or markers.dynamic_dims(tensor) or tensor._is_view():
+            return None
+        steps, at = [], source
+        while at.base is not None and at.kind not in (SourceKind.ITEM, SourceKind.OWN_ITEM):
+            steps.append((at.kind.name, repr(at.key)))
+            at = at.base
+        if at.base is None or not steps:
+            return None
+        return at.base, tuple(steps), tuple(tensor.shape), tensor.stride(), *history
 
     def _is_part_of_fixed(self, source: Source | None) -> bool:
         while self.fixed and source is not None:

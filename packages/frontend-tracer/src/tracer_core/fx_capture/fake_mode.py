@@ -99,19 +99,28 @@ class Fakes:
         self._symbolic_storages: set[int | None] = set()
         #: id of an input whose ``data`` was set -> its fake before that.
         self._first: dict[int, Any] = {}
+        #: What makes tensors alike (`ShapePolicy.alike`) -> the symbols of their sizes.
+        self._shared: dict[Any, dict[Any, Any]] = {}
         self._uses: collections.Counter[int] = collections.Counter()
         #: Storage id -> a fake on it, kept alive so that the id is not reused.
         self._unseen: dict[int, Any] = {}
         #: Storage id -> a fake on it whose version counter is not that of other fakes on it.
         self._own_versions: dict[int, Any] = {}
 
-    def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
+    def of(
+        self,
+        real: torch.Tensor,
+        name: str,
+        dims: tuple[int | None, ...] | None,
+        alike: Any = None,
+    ) -> Any:
         """Returns the fake of a real tensor. name: its source, for messages. dims: None marks a
-        symbolic size or stride (`ShapePolicy.dims_of`)."""
+        symbolic size or stride (`ShapePolicy.dims_of`). alike: see `ShapePolicy.alike`."""
         result = self._fake.get(id(real))
         if result is None:
             symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
-            result = self._make(real, name, symbolic)
+            shared = None if alike is None else self._shared.setdefault(alike, {})
+            result = self._make(real, name, symbolic, shared)
             self._fake[id(real)] = result
             self._real[id(result)] = real
             self._alive.append(real)
@@ -146,14 +155,20 @@ class Fakes:
         """Returns whether another input aliases this input's storage."""
         return self._uses[torch_private.storage_id(real)] > 1
 
-    def _make(self, real: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
+    def _make(
+        self,
+        real: torch.Tensor,
+        name: str,
+        symbolic: tuple[bool, ...],
+        shared: dict[Any, Any] | None,
+    ) -> Any:
         if torch.is_inference_mode_enabled() and not real.is_inference():
             with torch.inference_mode(False):  # a tensor from outside stays a normal one
-                return self._make(real, name, symbolic)
+                return self._make(real, name, symbolic, shared)
         if torch_private.transforms_active():
             # so does one that the transformed function closes over
             with torch_private.outside_transforms():
-                return self._make(real, name, symbolic)
+                return self._make(real, name, symbolic, shared)
         _refuse_lost_history(real)
         # FakeTensorMode makes the storage of an input of symbolic sizes, and of those that share it.
         storage = torch_private.storage_id(real) if real.layout is torch.strided else None
@@ -169,7 +184,7 @@ class Fakes:
             if self.shape_env is None:
                 fake = torch_private.to_fake(self.mode, real)
             else:
-                fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
+                fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic, shared)
         except torch_private.no_fakes() as error:
             raise Break("tensor_subclass", f"torch has no fake of {name or 'a tensor'}") from error
         if self.shape_env is None:

@@ -62,6 +62,8 @@ class WrittenGraph:
         self.source_of, self._dims_of, self._where = source_of, dims_of, where
         #: Guards that an object is the same in every call.
         self.identify: Callable[[Source, Any], None] = lambda source, value: None
+        #: What makes inputs' sizes share symbols: `ShapePolicy.alike`.
+        self.alike: Callable[[torch.Tensor], Any] = lambda tensor: None
         self._nodes: dict[int, torch.fx.Node] = {}
         self._inside: dict[int, tuple[int, str]] = {}
         self._alive: list[Any] = []
@@ -73,7 +75,7 @@ class WrittenGraph:
     def fake(self, real: torch.Tensor) -> Any:
         """Returns the fake of an input tensor; makes its placeholder at the first use."""
         source = self._source(real)
-        fake = self.fakes.of(real, source.name, self._dims_of(real))
+        fake = self.fakes.of(real, source.name, self._dims_of(real), self.alike(real))
         if id(fake) not in self._nodes:
             self.placeholder(source, real, fake)
         return fake

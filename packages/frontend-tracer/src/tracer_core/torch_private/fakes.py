@@ -219,9 +219,15 @@ def join_storage(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> N
         converter.set_storage_memo(converter.describer.describe_storage(storage), meta_storage)
 
 
-def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
+def to_symbolic_fake(
+    mode: Any,
+    tensor: torch.Tensor,
+    name: str,
+    symbolic: tuple[bool, ...],
+    shared: dict[Any, Any] | None = None,
+) -> Any:
     """Returns the fake of a real tensor whose marked sizes, and strides after them, become symbols
-    of the mode's ShapeEnv."""
+    of the mode's ShapeEnv. shared: the symbols of tensors that are alike; filled by the first."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     n, dynamic, inferred = tensor.dim(), DimDynamic.DYNAMIC, DimDynamic.INFER_STRIDE
@@ -231,7 +237,12 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
         dynamic_strides=[dynamic if dim else inferred for dim in strides],
         constraint_sizes=[None] * n,
     )
-    return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
+    env = mode.shape_env
+    env.shared = shared
+    try:
+        return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
+    finally:
+        env.shared = None
 
 
 def fake_failures() -> tuple[type[Exception], ...]:

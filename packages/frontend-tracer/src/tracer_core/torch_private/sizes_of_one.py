@@ -85,7 +85,8 @@ def size_env_class() -> Any:
 
     class SizeEnv(ShapeEnv):
         """from_one: symbols whose range includes 1. asked: symbols tested without a guard; None
-        where tests become guards. constant_nodes: the SymNode of each constant. answers: the
+        where tests become guards. shared: (size or stride, dimension) -> the symbol that further
+        tensors get there; None where each gets its own. constant_nodes: the SymNode of each constant. answers: the
         results of operators on fakes, until a symbol is replaced (None: each query counts);
         answers_version: the count of replacements that they belong to."""
 
@@ -97,9 +98,19 @@ def size_env_class() -> Any:
             )
             self.from_one: set[Any] = set()
             self.asked: set[Any] | None = None
+            self.shared: dict[Any, Any] | None = None
             self.constant_nodes: dict[Any, Any] = {}
             self.answers: dict[Any, Any] | None = {}
             self.answers_version = 0
+
+        def create_symbol(self, val: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+            at = getattr(source, "prop", None), getattr(source, "idx", None)
+            known = self.shared.get(at) if self.shared is not None else None
+            if known is None:
+                known = super().create_symbol(val, source, *args, **kwargs)
+                if self.shared is not None and known.is_Symbol:
+                    self.shared[at] = known
+            return known
 
         def create_symintnode(self, *args: Any, **kwargs: Any) -> Any:
             return memoizing_size(super().create_symintnode(*args, **kwargs))

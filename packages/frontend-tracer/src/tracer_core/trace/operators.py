@@ -65,6 +65,8 @@ class Operators(Component):
     def __init__(self, tracer: Tracer) -> None:
         super().__init__(tracer)
         self.entries, self.attributes = tracer.entries, tracer.attributes
+        #: Integers that the trace found smaller or larger than another.
+        self.compared: set[tuple[int, int]] = set()
 
     # -- helpers --
 
@@ -288,6 +290,8 @@ class Operators(Component):
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = COMPARE[symbol]
+        if type(left) is int and type(right) is int and symbol not in ("==", "!="):
+            self.compared.add((left, right))
         if self._on_arrays(left, right):
             return traced_arrays.call(self.tracer, native, [left, right], {})
         scalars = self.tracer.scalars
@@ -465,6 +469,9 @@ class Operators(Component):
             return value is True
         if id(value) in self.tracer.scalars.numbers:
             return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
+        if type(value) is torch.SymBool:
+            undecided = self.tracer.undecided.outcome(value)
+            return bool(value) if undecided is None else undecided
         if isinstance(value, torch.Tensor):
             value = self.tracer.fakes.current(value)
             known = self.recorder.ranges.as_bool(value)

@@ -63,6 +63,7 @@ from tracer_core.trace.save_before_mutation import SideEffects
 from tracer_core.trace.state_values import index_in
 from tracer_core.trace.symbolic_scalars import SymbolicScalars
 from tracer_core.trace.tensor_subclasses import TensorSubclasses
+from tracer_core.trace.undecided_branches import UndecidedBranches
 from tracer_core.trace.unrolled_loops import UnrolledLoops
 
 __all__ = ["Tracer", "opcodes"]
@@ -114,6 +115,8 @@ class Tracer(Machine):
         self.speculated: dict[str, None] = {}
         self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
+        #: The frames that the trace began in; None where a call begins.
+        self.begun: tuple[FrameLayout, ...] | None = None
         self.live_generators = LiveGenerators(self)
         self.provenance = Provenance(
             shapes.dims_of,
@@ -133,6 +136,7 @@ class Tracer(Machine):
             floats=shapes.takes_data_floats,
             copies_elements=shapes.copies_elements,
         )  # fmt: skip
+        self.recorder.alike = self._alike
         self.recorder.asks = partial(torch_function.by_mode, self)
         self.recorder.catches = self._catches
         self.recorder.handles = self._handles
@@ -158,6 +162,7 @@ class Tracer(Machine):
         self.fakes.mode.by_class = self.subclasses.dispatch
         self.finalization = Finalization(self, self.live_generators)
         self.loops = UnrolledLoops(self, unrolls)
+        self.undecided = UndecidedBranches(self)
         self.assumptions = Assumptions(shapes.specializations.outcomes, self.recorder)
         self.speculation = CallSpeculation(shapes.speculation, self.recorder)
         self.closed = False
@@ -168,13 +173,15 @@ class Tracer(Machine):
 
     def where(self) -> str:
         """Returns ``file:line in function`` of the innermost frame of the user's code."""
-        shown = [
-            frame for frame in self.frames if not is_own(frame.code.raw.co_filename)
-        ] or self.frames
-        for frame in reversed(shown):
-            if not frame.code.raw.co_filename.startswith(_TORCH):
-                return frame.where
-        return shown[-1].where if shown else "?"
+        shown = None
+        for frame in reversed(self.frames):
+            file = frame.code.raw.co_filename
+            if not is_own(file):
+                if not file.startswith(_TORCH):
+                    return frame.where
+                shown = shown or frame
+        shown = shown or (self.frames[-1] if self.frames else None)
+        return "?" if shown is None else shown.where
 
     def users_line(self) -> Location:
         """Returns the innermost line that the user wrote, where the graph breaks now."""
@@ -235,6 +242,10 @@ class Tracer(Machine):
         source = self.provenance.source_of(tensor)
         return None if source is None else self.shapes.dims_of(tensor, source)
 
+    def _alike(self, tensor: torch.Tensor) -> Any:
+        source = self.provenance.source_of(tensor)
+        return None if source is None else self.shapes.alike(tensor, source)
+
     def _number(self, value: Any, source: Source, always: bool) -> Any:
         if always or self.shapes.varies(value, source):
             return self.scalars.number(value, source, source.name)
@@ -248,6 +259,8 @@ class Tracer(Machine):
             wanted = self.forced.get(self.steps)
             if wanted is not None:
                 raise Break(*wanted)
+        if self.undecided.condition is not None:
+            self.undecided.look()
         if self.unbuildable:
             self._break_before_unbuildable()
         if self.nesting == 0:
@@ -302,6 +315,7 @@ class Tracer(Machine):
 
     def unwind(self, error: BaseException, base: int) -> None:
         """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
+        self.undecided.decide()
         if self.exceptions.was_raised(error):
             self.raising = error  # it comes out of a nested run, and has its context
         else:
@@ -355,6 +369,7 @@ class Tracer(Machine):
             # A part of the instruction was interpreted already, and fresh objects may have changed.
             raise Restart(self.outer_step, broken.kind, broken.reason) from None
         finally:
+            self.undecided.decide()
             _FAKES_LOG.disabled = self._log_disabled
             self.recorder.close_contexts()
             self.settings_after = self._settings_after(before)
@@ -390,6 +405,7 @@ class Tracer(Machine):
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
         """Returns the frames of an activation at a break."""
         unread: list[Any] = []
+        self.begun = layouts
         self.finalization.start(state)
         position = 0
         for layout in layouts:

@@ -48,6 +48,8 @@ class TraceOptions:
     copies_elements: bool = True
     #: What the backend cannot take as symbols: "sizes", "numbers"; refused data.
     refused: frozenset[str] = frozenset()
+    #: Whether the sizes that the loop around the region changes are known.
+    knows_growth: bool = False
     #: Instruction -> the break before it: kind, reason, location.
     breaks: Mapping[int, tuple[str, str, Location]] = field(default_factory=dict)
     #: Types whose values cannot be made again: the trace breaks where the first one appears.

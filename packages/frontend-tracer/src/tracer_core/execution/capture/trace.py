@@ -22,6 +22,7 @@ from tracer_core.debug.crossed_limits import crossed, located
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.errors import Location
+from tracer_core.execution.capture import loop_growth
 from tracer_core.execution.capture.request import RETRIED, Fails, TraceOptions
 from tracer_core.execution.capture.result import Abandoned, Answers, UserError
 from tracer_core.fx_capture.data_errors import ASSERTIONS
@@ -113,7 +114,9 @@ def capture(
                 closing(tracer),
                 located(tracer.where),
             ):  # twice: an interrupt may skip the first call
-                captured = _trace(writer, tracer, start, state, config, settings, name)
+                captured = _trace(
+                    writer, tracer, start, state, config, settings, name, options.knows_growth
+                )
         except RETRIED as error:
             options = options.after(error)
             specializations.refused |= (
@@ -179,6 +182,7 @@ def _trace(
     config: CompileConfig,
     settings: torch_private.TorchState,
     name: str,
+    knows_growth: bool,
 ) -> Made:
     broken: Break | None = None
     value: Any = None
@@ -235,6 +239,8 @@ def _trace(
         where = NOWHERE if broken is None else broken.location or tracer.users_line()
         if wants_text():
             record.text = str(tracer.recorder.graph)
+        if broken is not None and broken.kind != "raises" and not knows_growth:
+            loop_growth.retry_with_symbols(tracer)
     result = writer(tracer, state, config, settings, name)
     try:
         # Values are written down as the trace left them: iterators inspect their containers.

@@ -204,7 +204,9 @@ class CacheEntry:
     def _part(self, *sources: Source) -> ObjectPart:
         """Returns the part that these sources belong to: one, from now on."""
         roots = [self._root(item) if item.starts_in_state else None for item in sources]
-        part = self._parts.setdefault(roots[0], ObjectPart())
+        part = self._parts.get(roots[0])
+        if part is None:
+            part = self._parts[roots[0]] = ObjectPart()
         for root in roots[1:]:
             other = self._parts.setdefault(root, part)
             if other is not part:
