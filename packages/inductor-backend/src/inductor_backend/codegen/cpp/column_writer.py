@@ -23,11 +23,14 @@ from inductor_backend.codegen.cpp.reducers import ColumnReducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import STREAMED
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import Store
-from inductor_backend.ir.values import Value
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Cost of an element up to which a column kernel adds up that many points of its rows at a time.
 COLUMN_POINTS = ((10, 8), (30, 4))
+
+#: Of which a column's values are held in arrays.
+HELD = (torch.float32, torch.float64, torch.bool)
 
 #: Rows whose elements explicit vectors add up in float before they are added to a double.
 PART_ROWS = 16
@@ -47,6 +50,8 @@ class ColumnWriter:
         self.shared = self._shared_loop()
         #: Arrays of accumulators so far.
         self.arrays = 0
+        #: Reduction result -> the array that holds it as later phases read it.
+        self.results: dict[str, str] = {}
 
     def _shared_loop(self) -> int | None:
         """Returns the longest loop over the rows; the outermost where a reduction counts elements."""
@@ -87,13 +92,50 @@ class ColumnWriter:
         with own if shared else contextlib.nullcontext(), self.out.unless(empty):
             scope = dict(names)
             elements.emit(values, 0, scope)
-            self._nest(1, PhaseLoop(phase, values, reducers, scanners), scope)
+            held = self._hold(phase, values, scope)
+            values = loop_values(phase, held)
+            scope |= {value: f"{array}[l]" for value, array in held.items()}
+            self._nest(1, PhaseLoop(phase, values, reducers, scanners, held), scope)
         if shared and not last:
             self._merge([reducer for _, reducer in reducers], number)
         for store, reducer in reducers:
+            arrays = {f"{array}[l]": (kind, array) for kind, array, _ in reducer.arrays}
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 kind = C_TYPES[elements.body.registers[buffer]]
                 elements.registers[buffer] = f"({kind}){text}"
+                held_as, array = arrays.get(text, ("", ""))
+                if held_as == kind:
+                    self.results[buffer] = array
+
+    def _hold(self, phase: Phase, values: list[Value], names: dict[Value, str]) -> dict[Value, str]:
+        """Computes what the loop needs and each column has one of (a factor, a mean), once a tile.
+        Returns each such value's array. Integers and what is only read stay in the loop."""
+        elements, nest = self.elements, self.loops.nest
+        inner, depth = set(self.loops.inner), len(self.loops.inner) + 1
+        of_column = {v for v in values if elements.level(v) == depth} - {
+            v for v in values if inner & {nest.place[p] for p in v.variables}
+        }
+        users = [v for v in values if v not in of_column]
+        needed = {arg for user in users for arg in user.args}
+        needed |= {value for store in phase.loop for value in store.roots}
+        held: dict[Value, str] = {}
+        computed: dict[Value, str] = {}
+        for value in values:
+            register = value.name == "load" and value.buffer in elements.body.registers
+            read = value.name in ("load", "masked_load") and not register
+            if value not in of_column & needed or read or value.dtype not in HELD:
+                continue
+            held[value] = self.results.get(value.buffer, "") if register else ""
+            if not held[value]:
+                held[value] = computed[value] = self.out.fresh("h")
+                self.out.line(f"alignas(64) {C_TYPES[value.dtype]} {held[value]}[{self.widest}];")
+        if computed:
+            with self._lanes():
+                scope = dict(names)
+                elements.emit(topological(computed), depth, scope)
+                for value, array in computed.items():
+                    self.out.line(f"{array}[l] = {scope[value]};")
+        return held
 
     def _reducer(self, store: Store) -> tuple[Store, ColumnReducer]:
         """Declares the accumulators of a reduction."""
@@ -184,10 +226,12 @@ class ColumnWriter:
         elements, out = self.elements, self.out
         depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
         known = names | dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
+        known = {value: text for value, text in known.items() if value not in work.held}
         if not vectors.fits(elements, work, known):
             return False
         stop = self._bounds(self.loops.innermost)[1]
-        parts = [vectors.part_of(reducer) for _, reducer in work.reducers]
+        sums = [reducer for store, reducer in work.reducers if store.reduce == "sum"]
+        parts = [vectors.part_of(reducer) for reducer in sums]
         for part in parts:
             out.line(f"alignas(64) float {part}[{self.widest}];")
         with out.block(f"while ({variable} < {stop})"):
@@ -196,10 +240,10 @@ class ColumnWriter:
             several = f"tc_least({variable} + {PART_ROWS}, {stop})" if parts else stop
             out.line(f"const int64_t until = {several};")
             with out.block(f"for (; {variable} < until; ++{variable})"):
-                scope = dict(names)
+                scope = {value: text for value, text in names.items() if value not in work.held}
                 elements.emit(work.values, depth, scope)
                 vectors.write(elements, work, scope, Bounds("c0", "(c0 + lanes)", "lanes"))
-            for part, (_, reducer) in zip(parts, work.reducers, strict=True):
+            for part, reducer in zip(parts, sums, strict=True):
                 out.line("#pragma omp simd")
                 out.line(
                     f"for (int64_t l = 0; l < lanes; ++l) {reducer.arrays[0][1]}[l] += {part}[l];"

@@ -80,11 +80,13 @@ def fits(
     if loops.sizes.hint(loops.nest.sizes[loops.vector]) < LANES[processor()[0]]:
         return False
     inside = [value for value in work.values if value not in known]
+    if any(value.dtype not in (torch.float32, torch.bool) for value in work.held):
+        return False
     if not inside or not all(_value_fits(elements, value) for value in inside):
         return False
     if not all(_store_fits(elements, store) for store in work.phase.stores):
         return False
-    kinds = ("sum",) if loops.nest.column is not None else ("sum", "max", "min", "welford")
+    kinds = ("sum", "max", "min") if loops.nest.column is not None else ("sum", "max", "min", "welford")
     return all(_reduction_fits(elements, store, kinds) for store, _ in work.reducers)
 
 
@@ -157,7 +159,8 @@ def write(
     known: dict[Value, str],
     bounds: Bounds,
 ) -> None:
-    """Writes the loop. Sums of columns are added to `part_of` their accumulators."""
+    """Writes the loop. Sums of columns are added to `part_of` their accumulators, their maxima and minima
+    are in them; what lies beyond the last column is undefined in arrays of columns."""
     out, loops, start = elements.out, elements.loops, bounds.start
     variable = loops.variables[loops.vector]
     inside = [value for value in work.values if value not in known]
@@ -183,18 +186,26 @@ def write(
         past = streams and len(elements.body.phases) == 1
         for place in dict.fromkeys(_places(elements, inside)) if past else ():
             out.line(f"__builtin_prefetch(&{place} + {AHEAD});")
-        vectors = _emit(elements, inside, names)
+        column = f"({variable} - {start})"
+        for value, array in work.held.items():
+            names[value] = out.fresh("t")
+            kind = "tc_m" if value.dtype == torch.bool else "tc_v"
+            out.line(f"const {kind} {names[value]} = tc_take(lanes, {array} + {column});")
+        vectors = _emit(elements, inside, names, {*work.held})
         if near:
             out.line("if (far) return false;")
         for store in work.phase.stores:
             _put(elements, store, _operand(store.value, names, vectors), names, start)
         for store, reducer in work.reducers:
-            text, local = _operand(store.value, names, vectors), f"{variable} - {start}"
+            text = _operand(store.value, names, vectors)
             if isinstance(reducer, Reducer):
-                _step(out, store, reducer, text, local)
+                _step(out, store, reducer, text, f"{variable} - {start}")
             else:
-                place = f"{part_of(reducer)} + ({local})"
-                out.line(f"tc_put(lanes, {place}, tc_take(lanes, {place}) + {text});")
+                of_sum = store.reduce == "sum"
+                place = f"{part_of(reducer) if of_sum else reducer.arrays[0][1]} + {column}"
+                before = f"tc_take(lanes, {place})"
+                after = f"{before} + {text}" if of_sum else f"tc_{store.reduce}({before}, {text})"
+                out.line(f"tc_put(tc_all(), {place}, {after});")
         if near:
             out.line("return true;")
     out.line("};")
@@ -214,9 +225,12 @@ def part_of(reducer: ColumnReducer) -> str:
     return f"{reducer.arrays[0][1]}_part"
 
 
-def _emit(elements: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
-    """Writes statements for the values of a step; returns those that are vectors afterwards."""
-    vectors: set[Value] = set()
+def _emit(
+    elements: ElementWriter, inside: Sequence[Value], names: dict[Value, str], known: set[Value]
+) -> set[Value]:
+    """Writes statements for the values of a step; returns those that are vectors afterwards. known: those
+    that already are."""
+    vectors = set(known)
     for value in inside:
         name = elements.out.fresh("t")
         text = _text(elements, value, names, vectors)
