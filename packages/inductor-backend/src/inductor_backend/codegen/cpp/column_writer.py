@@ -10,18 +10,19 @@ the parts. So results depend on the number of threads, but not on which one is f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.element_writer import ElementWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES
+from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
 from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop, loop_values, row_values
 from inductor_backend.codegen.cpp.reducers import ColumnReducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import STREAMED
-from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.index_expr import Index, Var, product
 from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
@@ -227,8 +228,13 @@ class ColumnWriter:
         depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
         known = names | dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
         known = {value: text for value, text in known.items() if value not in work.held}
+        work = replace(work, turned=self._turned(work))
         if not vectors.fits(elements, work, known):
             return False
+        for number, key in enumerate(work.turned):
+            name = key.buffer if isinstance(key, Value) else key
+            kind = memory_type(elements.program.buffers[name].dtype)
+            out.line(f"alignas(64) {kind} u{number}[{PART_ROWS * self.widest}];")
         stop = self._bounds(self.loops.innermost)[1]
         sums = [reducer for store, reducer in work.reducers if store.reduce == "sum"]
         parts = [vectors.part_of(reducer) for reducer in sums]
@@ -237,18 +243,71 @@ class ColumnWriter:
         with out.block(f"while ({variable} < {stop})"):
             for part in parts:
                 out.line(f"memset({part}, 0, lanes * sizeof(float));")
-            several = f"tc_least({variable} + {PART_ROWS}, {stop})" if parts else stop
-            out.line(f"const int64_t until = {several};")
+            several = parts or work.turned
+            until = f"tc_least({variable} + {PART_ROWS}, {stop})" if several else stop
+            out.line(f"const int64_t low = {variable}, until = {until};")
+            for number, key in enumerate(work.turned):
+                if isinstance(key, Value):
+                    self._turn("in", number, key)
             with out.block(f"for (; {variable} < until; ++{variable})"):
                 scope = {value: text for value, text in names.items() if value not in work.held}
                 elements.emit(work.values, depth, scope)
                 vectors.write(elements, work, scope, Bounds("c0", "(c0 + lanes)", "lanes"))
+            for number, key in enumerate(work.turned):
+                if isinstance(key, str):
+                    self._turn("out", number, next(s for s in work.phase.stores if s.buffers[0] == key))
             for part, reducer in zip(parts, sums, strict=True):
                 out.line("#pragma omp simd")
                 out.line(
                     f"for (int64_t l = 0; l < lanes; ++l) {reducer.arrays[0][1]}[l] += {part}[l];"
                 )
         return True
+
+    def _turned(self, work: PhaseLoop[ColumnReducer]) -> dict[Value | str, str]:
+        """Returns the loads and stores that are contiguous along the innermost loop, not along the
+        columns: transposed a few rows at a time, they are read and written in whole cache lines."""
+        elements, loops = self.elements, self.loops
+        read = {elements.program.buffers[name].storage for name in elements.body.reads()}
+        written = {elements.program.buffers[name].storage for name in elements.body.writes}
+        crossing: list[Value | str] = []
+        for value in work.values:
+            if value.name == "load" and value.buffer in elements.program.buffers:
+                storage = elements.program.buffers[value.buffer].storage
+                register = value.buffer in elements.body.registers
+                if not register and storage not in written and self._crosses(value):
+                    crossing.append(value)
+        for store in work.phase.stores:
+            if store.buffers[0] not in elements.body.row_buffers and store.is_assignment:
+                storage = elements.program.buffers[store.buffers[0]].storage
+                if storage not in read and self._crosses(store):
+                    crossing.append(store.buffers[0])
+        row = f"({loops.variables[loops.innermost]} - low) * {self.widest}"
+        return {key: f"u{number} + {row}" for number, key in enumerate(crossing)}
+
+    def _access(self, key: Value | Store) -> tuple[str, Sequence[Index]]:
+        return key.attr[:2] if isinstance(key, Value) else (key.buffers[0], key.index)
+
+    def _crosses(self, key: Value | Store) -> bool:
+        loops, buffer, index = self.loops, *self._access(key)
+        flat, hint = loops.flat(buffer, index), self.loops.sizes.hint
+        if self.elements.program.buffers[buffer].dtype not in vectors.MEMORY:
+            return False
+        if not all(isinstance(atom, Var) for atom in flat.terms):
+            return False
+        several = hint(loops.nest.sizes[loops.innermost]) >= PART_ROWS
+        far = abs(hint(flat.coefficient(loops.vector))) >= PART_ROWS
+        return several and far and flat.coefficient(loops.innermost) == 1
+
+    def _turn(self, way: str, number: int, key: Value | Store) -> None:
+        """Writes how a few rows of what crosses the columns come into their array, or out of it."""
+        loops, (buffer, index) = self.loops, self._access(key)
+        with loops.renamed(loops.innermost, "low"), loops.renamed(loops.vector, "c0"):
+            place = f"{loops.pointer(buffer)} + ({loops.address(buffer, index, {})})"
+        step = loops.size(loops.flat(buffer, index).coefficient(loops.vector))
+        self.elements.headers.add(vectors.HEADER)
+        self.out.line(
+            f"tc_turn_{way}<{self.widest}>({place}, {step}, u{number}, lanes, until - low);"
+        )
 
     def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
         """Sums of floats add several elements of a column in float at a time, because converting,

@@ -25,6 +25,9 @@ class PhaseLoop(Generic[R]):
     scanners: list[tuple[Store, Scanner]]
     #: What each column has one of: a value computed before the loop -> the array of it.
     held: dict[Value, str] = field(default_factory=dict)
+    #: Where a few rows of what lies across the columns are, transposed: a load, or a stored buffer, -> the
+    #: place of the current row in an array.
+    turned: dict[Value | str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,25 @@ TC_INLINE void tc_turn(float* to, int64_t to_step, const float* from, int64_t fr
         for (int64_t q = 0; q < 16; ++q) to[q * to_step + i] = from[i * from_step + q];
 }
 
+// Up to 16 rows of `lanes` columns, which are `step` apart in memory: into an array of rows, and out of it.
+template <int width, class T> TC_INLINE void tc_turn_in(const T* from, int64_t step, T* rows, int64_t lanes, int64_t count) {
+    for (int64_t l = 0; l < lanes; ++l)
+        for (int64_t i = 0; i < count; ++i) rows[i * width + l] = from[l * step + i];
+}
+template <int width> TC_INLINE void tc_turn_in(const float* from, int64_t step, float* rows, int64_t lanes, int64_t count) {
+    if (count == 16) tc_turn(rows, width, from, step, lanes);
+    else tc_turn_in<width, float>(from, step, rows, lanes, count);
+}
+template <int width, class T> TC_INLINE void tc_turn_out(T* to, int64_t step, const T* rows, int64_t lanes, int64_t count) {
+    for (int64_t l = 0; l < lanes; ++l)
+        for (int64_t i = 0; i < count; ++i) to[l * step + i] = rows[i * width + l];
+}
+template <int width> TC_INLINE void tc_turn_out(float* to, int64_t step, const float* rows, int64_t lanes, int64_t count) {
+    int64_t l = 0;
+    for (; l + 16 <= lanes; l += 16) tc_turn(to + l * step, step, rows + l, width, count);
+    tc_turn_out<width, float>(to + l * step, step, rows + l, lanes - l, count);
+}
+
 // ---- over the lanes of a vector
 // over all lanes of one to four vectors
 #define TC_OVER_LANES(name, of)                                                                       \

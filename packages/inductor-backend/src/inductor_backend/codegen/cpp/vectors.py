@@ -8,7 +8,7 @@ plain loop, which GCC vectorizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -82,9 +82,10 @@ def fits(
     inside = [value for value in work.values if value not in known]
     if any(value.dtype not in (torch.float32, torch.bool) for value in work.held):
         return False
-    if not inside or not all(_value_fits(elements, value) for value in inside):
+    plain = [value for value in inside if value not in work.turned]
+    if not inside or not all(_value_fits(elements, value) for value in plain):
         return False
-    if not all(_store_fits(elements, store) for store in work.phase.stores):
+    if not all(_store_fits(elements, store, work.turned) for store in work.phase.stores):
         return False
     kinds = ("sum", "max", "min") if loops.nest.column is not None else ("sum", "max", "min", "welford")
     return all(_reduction_fits(elements, store, kinds) for store, _ in work.reducers)
@@ -114,12 +115,14 @@ def _load_fits(elements: ElementWriter, value: Value) -> bool:
     return staged or (not empty and _is_contiguous(elements.loops, buffer, index))
 
 
-def _store_fits(elements: ElementWriter, store: Store) -> bool:
+def _store_fits(elements: ElementWriter, store: Store, turned: Container[Value | str]) -> bool:
     (name,) = store.buffers
     if not store.is_assignment or store.value.dtype != torch.float32:
         return False
     if name in elements.body.row_buffers:
         return elements.body.row_buffers[name] == torch.float32
+    if name in turned:
+        return True
     kind = elements.program.buffers[name].dtype
     empty = elements.may_be_empty(store.index)
     return kind in MEMORY and not empty and _is_contiguous(elements.loops, name, store.index)
@@ -191,11 +194,22 @@ def write(
             names[value] = out.fresh("t")
             kind = "tc_m" if value.dtype == torch.bool else "tc_v"
             out.line(f"const {kind} {names[value]} = tc_take(lanes, {array} + {column});")
-        vectors = _emit(elements, inside, names, {*work.held})
+        for value in inside:
+            if value in work.turned:
+                names[value] = out.fresh("t")
+                out.line(
+                    f"const tc_v {names[value]} = tc_take(lanes, {work.turned[value]} + {column});"
+                )
+        vectors = {value for value in (*work.held, *inside) if value in names}
+        vectors = _emit(elements, [v for v in inside if v not in vectors], names, vectors)
         if near:
             out.line("if (far) return false;")
         for store in work.phase.stores:
-            _put(elements, store, _operand(store.value, names, vectors), names, start)
+            text = _operand(store.value, names, vectors)
+            if store.buffers[0] in work.turned:
+                out.line(f"tc_put(lanes, {work.turned[store.buffers[0]]} + {column}, {text});")
+                continue
+            _put(elements, store, text, names, start)
         for store, reducer in work.reducers:
             text = _operand(store.value, names, vectors)
             if isinstance(reducer, Reducer):
