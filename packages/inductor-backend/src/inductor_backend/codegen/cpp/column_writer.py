@@ -10,19 +10,18 @@ the parts. So results depend on the number of threads, but not on which one is f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 import torch
 
 from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE
-from inductor_backend.codegen.cpp import vectors
+from inductor_backend.codegen.cpp.column_vectors import ColumnVectors
 from inductor_backend.codegen.cpp.element_writer import ElementWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
-from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop, loop_values, row_values
+from inductor_backend.codegen.cpp.expressions import C_TYPES
+from inductor_backend.codegen.cpp.phase_loop import PhaseLoop, loop_values, row_values
 from inductor_backend.codegen.cpp.reducers import ColumnReducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import STREAMED
-from inductor_backend.ir.index_expr import Index, Var, product
+from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
@@ -30,11 +29,11 @@ from inductor_backend.schedule.fused_body import Phase
 #: Cost of an element up to which a column kernel adds up that many points of its rows at a time.
 COLUMN_POINTS = ((10, 8), (30, 4))
 
+#: Reductions that take several points at a time: the sign, and the C type that they are joined in.
+JOINED = {"sum": ("+", "float"), "prod": ("*", "double")}
+
 #: Of which a column's values are held in arrays.
 HELD = (torch.float32, torch.float64, torch.bool)
-
-#: Rows whose elements explicit vectors add up in float before they are added to a double.
-PART_ROWS = 16
 
 
 class ColumnWriter:
@@ -197,15 +196,11 @@ class ColumnWriter:
             with self.out.block(""):
                 start, stop = self._bounds(inner[depth - 1])
                 self.out.line(f"int64_t {variable} = {start};")
-                if depth == len(inner):
-                    if not self._several_points(work, names) and self._in_vectors(work, names):
+                if depth == len(inner) and not self._several_points(work, names):
+                    vectors = ColumnVectors(elements, work, self.widest, stop)
+                    if vectors.write(names, self._position(), self._row_by_row):
                         return
-                with self.out.block(f"for (; {variable} < {stop}; ++{variable})"):
-                    if depth == len(inner):
-                        self.out.line("TC_ROW_BY_ROW;")
-                    scope = dict(names)
-                    elements.emit(work.values, depth, scope)
-                    self._nest(depth + 1, work, scope)
+                self._row_by_row(depth, work, names, stop)
             return
         with self._lanes():
             scope = dict(names)
@@ -214,113 +209,50 @@ class ColumnWriter:
                 elements.store(store, scope)
             elements.scan(work.scanners, scope, "[l]")
             for store, reducer in work.reducers:
-                at = f"({self.loops.row_position()})"
-                if self.shared is not None:
-                    variable = self.loops.variables[self.shared]
-                    with self.loops.renamed(self.shared, f"({variable} - first)"):
-                        at = f"({self.loops.row_position()})"
-                self.out.line(reducer.step.format(v=scope[store.value], at=at))
+                self.out.line(reducer.step.format(v=scope[store.value], at=self._position()))
 
-    def _in_vectors(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
-        """Writes the rows in explicit vectors, if they can be. A few rows at a time add up in float,
-        because a sum in double costs two conversions, loads and stores for each vector."""
-        elements, out = self.elements, self.out
-        depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
-        known = names | dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
-        known = {value: text for value, text in known.items() if value not in work.held}
-        work = replace(work, turned=self._turned(work))
-        if not vectors.fits(elements, work, known):
-            return False
-        for number, key in enumerate(work.turned):
-            name = key.buffer if isinstance(key, Value) else key
-            kind = memory_type(elements.program.buffers[name].dtype)
-            out.line(f"alignas(64) {kind} u{number}[{PART_ROWS * self.widest}];")
-        stop = self._bounds(self.loops.innermost)[1]
-        sums = [reducer for store, reducer in work.reducers if store.reduce == "sum"]
-        parts = [vectors.part_of(reducer) for reducer in sums]
-        for part in parts:
-            out.line(f"alignas(64) float {part}[{self.widest}];")
-        with out.block(f"while ({variable} < {stop})"):
-            for part in parts:
-                out.line(f"memset({part}, 0, lanes * sizeof(float));")
-            several = parts or work.turned
-            until = f"tc_least({variable} + {PART_ROWS}, {stop})" if several else stop
-            out.line(f"const int64_t low = {variable}, until = {until};")
-            for number, key in enumerate(work.turned):
-                if isinstance(key, Value):
-                    self._turn("in", number, key)
-            with out.block(f"for (; {variable} < until; ++{variable})"):
-                scope = {value: text for value, text in names.items() if value not in work.held}
-                elements.emit(work.values, depth, scope)
-                vectors.write(elements, work, scope, Bounds("c0", "(c0 + lanes)", "lanes"))
-            for number, key in enumerate(work.turned):
-                if isinstance(key, str):
-                    self._turn("out", number, next(s for s in work.phase.stores if s.buffers[0] == key))
-            for part, reducer in zip(parts, sums, strict=True):
-                out.line("#pragma omp simd")
-                out.line(
-                    f"for (int64_t l = 0; l < lanes; ++l) {reducer.arrays[0][1]}[l] += {part}[l];"
-                )
-        return True
+    def _row_by_row(
+        self, depth: int, work: PhaseLoop[ColumnReducer], names: dict[Value, str], stop: str
+    ) -> None:
+        """Writes the loop of a depth, from where its variable is."""
+        variable = self.loops.variables[self.loops.inner[depth - 1]]
+        with self.out.block(f"for (; {variable} < {stop}; ++{variable})"):
+            if depth == len(self.loops.inner):
+                self.out.line("TC_ROW_BY_ROW;")
+            scope = dict(names)
+            self.elements.emit(work.values, depth, scope)
+            self._nest(depth + 1, work, scope)
 
-    def _turned(self, work: PhaseLoop[ColumnReducer]) -> dict[Value | str, str]:
-        """Returns the loads and stores that are contiguous along the innermost loop, not along the
-        columns: transposed a few rows at a time, they are read and written in whole cache lines."""
-        elements, loops = self.elements, self.loops
-        read = {elements.program.buffers[name].storage for name in elements.body.reads()}
-        written = {elements.program.buffers[name].storage for name in elements.body.writes}
-        crossing: list[Value | str] = []
-        for value in work.values:
-            if value.name == "load" and value.buffer in elements.program.buffers:
-                storage = elements.program.buffers[value.buffer].storage
-                register = value.buffer in elements.body.registers
-                if not register and storage not in written and self._crosses(value):
-                    crossing.append(value)
-        for store in work.phase.stores:
-            if store.buffers[0] not in elements.body.row_buffers and store.is_assignment:
-                storage = elements.program.buffers[store.buffers[0]].storage
-                if storage not in read and self._crosses(store):
-                    crossing.append(store.buffers[0])
-        row = f"({loops.variables[loops.innermost]} - low) * {self.widest}"
-        return {key: f"u{number} + {row}" for number, key in enumerate(crossing)}
-
-    def _access(self, key: Value | Store) -> tuple[str, Sequence[Index]]:
-        return key.attr[:2] if isinstance(key, Value) else (key.buffers[0], key.index)
-
-    def _crosses(self, key: Value | Store) -> bool:
-        loops, buffer, index = self.loops, *self._access(key)
-        flat, hint = loops.flat(buffer, index), self.loops.sizes.hint
-        if self.elements.program.buffers[buffer].dtype not in vectors.MEMORY:
-            return False
-        if not all(isinstance(atom, Var) for atom in flat.terms):
-            return False
-        several = hint(loops.nest.sizes[loops.innermost]) >= PART_ROWS
-        far = abs(hint(flat.coefficient(loops.vector))) >= PART_ROWS
-        return several and far and flat.coefficient(loops.innermost) == 1
-
-    def _turn(self, way: str, number: int, key: Value | Store) -> None:
-        """Writes how a few rows of what crosses the columns come into their array, or out of it."""
-        loops, (buffer, index) = self.loops, self._access(key)
-        with loops.renamed(loops.innermost, "low"), loops.renamed(loops.vector, "c0"):
-            place = f"{loops.pointer(buffer)} + ({loops.address(buffer, index, {})})"
-        step = loops.size(loops.flat(buffer, index).coefficient(loops.vector))
-        self.elements.headers.add(vectors.HEADER)
-        self.out.line(
-            f"tc_turn_{way}<{self.widest}>({place}, {step}, u{number}, lanes, until - low);"
-        )
+    def _position(self) -> str:
+        """Returns how many elements of the row, or of the thread's part of it, come before the current
+        one."""
+        if self.shared is None:
+            return f"({self.loops.row_position()})"
+        with self.loops.renamed(self.shared, f"({self.loops.variables[self.shared]} - first)"):
+            return f"({self.loops.row_position()})"
 
     def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
-        """Sums of floats add several elements of a column in float at a time, because converting,
-        loading and storing the sum cost more than an addition. Not beyond the caches: there
+        """Sums of floats add several elements of a column in float at a time, products multiply them in
+        double, because converting, loading and storing the sum cost more than an addition. Not beyond the caches: there
         row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by side 27, 2 rows 17). Returns
         whether it wrote such a loop."""
         elements, phase = self.elements, work.phase
         if 4 * self.loops.sizes.hint(product(self.loops.nest.sizes)) >= STREAMED:
             return False
-        sums = all(s.reduce == "sum" and s.value.dtype == torch.float32 for s, _ in work.reducers)
+        floats = all(store.value.dtype == torch.float32 for store, _ in work.reducers)
+        kinds = {store.reduce for store, _ in work.reducers}
         cost = elements.body.cost
         points = next((points for most, points in COLUMN_POINTS if cost <= most), 1)
-        if not sums or not work.reducers or phase.stores or phase.scans or points == 1:
+        if "prod" in kinds:  # of more, a product may be beyond double
+            points = min(points, 4)
+        if (
+            not floats
+            or not kinds <= JOINED.keys()
+            or not work.reducers
+            or phase.stores
+            or phase.scans
+            or points == 1
+        ):
             return False
         depth, loop = len(self.loops.inner), self.loops.innermost
         variable = self.loops.variables[loop]
@@ -334,15 +266,18 @@ class ColumnWriter:
                             elements.emit(work.values, level, scope)
                     if level > depth:
                         for store, reducer in work.reducers:
-                            total = _balanced([scope[store.value] for scope in scopes])
+                            terms = [scope[store.value] for scope in scopes]
+                            total = _balanced(terms, *JOINED[store.reduce or ""])
                             self.out.line(reducer.step.format(v=total, at="0"))
         return True
 
 
-def _balanced(terms: list[str]) -> str:
-    """Returns their sum, added in pairs."""
+def _balanced(terms: list[str], sign: str, kind: str) -> str:
+    """Returns their sum or product in pairs, computed in a C type."""
+    terms = [f"({kind}){term}" for term in terms]
     while len(terms) > 1:
         terms = [
-            f"({' + '.join(pair)})" for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))
+            f"({f' {sign} '.join(pair)})"
+            for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))
         ]
     return terms[0]

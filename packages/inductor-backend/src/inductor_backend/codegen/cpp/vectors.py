@@ -49,6 +49,19 @@ MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 #: best copy). Loops that only read gain nothing over the hardware prefetcher.
 AHEAD = 256
 
+#: A step of a column's reduction by its kind. {0}, ...: the places of its parts or accumulators.
+COLUMN_STEPS = {
+    "sum": ("tc_put(tc_all(), {0}, tc_take(lanes, {0}) + {v});",),
+    "max": ("tc_put(tc_all(), {0}, tc_max(tc_take(lanes, {0}), {v}));",),
+    "min": ("tc_put(tc_all(), {0}, tc_min(tc_take(lanes, {0}), {v}));",),
+    "welford": (
+        "if (begins) tc_put(tc_all(), {0}, {v});",
+        "const tc_v far = {v} - tc_take(lanes, {0});",
+        "tc_put(tc_all(), {1}, tc_take(lanes, {1}) + far);",
+        "tc_put(tc_all(), {2}, tc_fma(far, far, tc_take(lanes, {2})));",
+    ),
+}
+
 #: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
 UNROLLED = ((60, 2),)
 
@@ -75,6 +88,9 @@ def fits(
     """Returns whether the loop over elements side by side can be steps of vectors. known: values computed
     before it."""
     loops = elements.loops
+    again = any(store.reduce == "welford" for store, _ in work.reducers)  # where a square overflows
+    if loops.nest.column is not None and again and len(work.phase.loop) > 1:
+        return False
     if not available() or work.phase.in_order or work.scanners:
         return False
     if loops.sizes.hint(loops.nest.sizes[loops.vector]) < LANES[processor()[0]]:
@@ -87,7 +103,7 @@ def fits(
         return False
     if not all(_store_fits(elements, store, work.turned) for store in work.phase.stores):
         return False
-    kinds = ("sum", "max", "min") if loops.nest.column is not None else ("sum", "max", "min", "welford")
+    kinds = ("sum", "max", "min", "welford")
     return all(_reduction_fits(elements, store, kinds) for store, _ in work.reducers)
 
 
@@ -162,8 +178,8 @@ def write(
     known: dict[Value, str],
     bounds: Bounds,
 ) -> None:
-    """Writes the loop. Sums of columns are added to `part_of` their accumulators, their maxima and minima
-    are in them; what lies beyond the last column is undefined in arrays of columns."""
+    """Writes the loop. What columns add up goes to the `parts` of their reducers, which rows from `low` on
+    begin anew; beyond the last column, arrays are undefined."""
     out, loops, start = elements.out, elements.loops, bounds.start
     variable = loops.variables[loops.vector]
     inside = [value for value in work.values if value not in known]
@@ -215,11 +231,9 @@ def write(
             if isinstance(reducer, Reducer):
                 _step(out, store, reducer, text, f"{variable} - {start}")
             else:
-                of_sum = store.reduce == "sum"
-                place = f"{part_of(reducer) if of_sum else reducer.arrays[0][1]} + {column}"
-                before = f"tc_take(lanes, {place})"
-                after = f"{before} + {text}" if of_sum else f"tc_{store.reduce}({before}, {text})"
-                out.line(f"tc_put(tc_all(), {place}, {after});")
+                for line in COLUMN_STEPS[store.reduce or ""]:
+                    places = reducer.parts or [array for _, array, _ in reducer.arrays]
+                    out.line(line.format(*[f"{place} + {column}" for place in places], v=text))
         if near:
             out.line("return true;")
     out.line("};")
@@ -232,11 +246,6 @@ def write(
         block = elements.streamed[store.buffers[0]]
         size = f"{bounds.length} * (int64_t)sizeof({block}[0])"
         out.line(f"if (!past_{block}) tc_stream(to_{block}, {block}, {size});")
-
-
-def part_of(reducer: ColumnReducer) -> str:
-    """Returns the array of floats in which a few rows of each column are added up."""
-    return f"{reducer.arrays[0][1]}_part"
 
 
 def _emit(
