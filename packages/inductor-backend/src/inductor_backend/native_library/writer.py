@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.cpp.step_calls import touched
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.codegen.cpp.step_calls import touched
 from inductor_backend.ir.native_loop import CompiledSteps
 from inductor_backend.ir.nodes import ExternNode, Strided
 from inductor_backend.kernels import native
