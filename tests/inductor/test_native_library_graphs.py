@@ -282,5 +282,7 @@ def test_equal_layers_have_their_own_weights(tmp_path) -> None:
 
     torch.manual_seed(0)
     like_eager(
-        nn.Sequential(*(Layer() for _ in range(8))).eval(), torch.randn(40, 32), folder=tmp_path / "m"
+        nn.Sequential(*(Layer() for _ in range(8))).eval(),
+        torch.randn(40, 32),
+        folder=tmp_path / "m",
     )
