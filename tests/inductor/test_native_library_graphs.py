@@ -268,3 +268,21 @@ int main(void) {
     native.build("wrong.c", "wrong")
     wanted = [0, wrong, wrong, wrong, wrong, wrong, 0, 40 * 5 * 100 * 4]
     assert ran(["./wrong"], native.folder).split() == list(map(str, wanted))
+
+
+def test_equal_layers_have_their_own_weights(tmp_path) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+            self.norm = nn.LayerNorm(32)
+
+        def forward(self, x):
+            return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
+
+    torch.manual_seed(0)
+    like_eager(
+        nn.Sequential(*(Layer() for _ in range(8))).eval(),
+        torch.randn(40, 32),
+        folder=tmp_path / "m",
+    )

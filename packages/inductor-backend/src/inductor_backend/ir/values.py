@@ -149,10 +149,11 @@ def cast(value: Value, dtype: torch.dtype) -> Value:
     return value if value.dtype == target else make("cast", value, attr=target)
 
 
-def topological(roots: Iterable[Value]) -> list[Value]:
-    """Every value below the roots, operands before users, each once."""
+def topological(roots: Iterable[Value], known: Iterable[Value] = ()) -> list[Value]:
+    """Every value below the roots, operands before users, each once; neither known ones nor what only
+    they need."""
     order: list[Value] = []
-    done: set[Value] = set()
+    done: set[Value] = set(known)
     stack: list[Value] = [*roots]
     stack.reverse()
     while stack:

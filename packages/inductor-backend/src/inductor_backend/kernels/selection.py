@@ -45,6 +45,9 @@ BLOCKED_ROWS = 64
 #: With more rows than this, packed weights are read no faster than those that are packed block by block
 #: (vectors of up to 8 floats).
 PACKED_ROWS = 144
+#: From this many rows on, a matmul with the columns of several is slower than these are (vectors of up to
+#: 8 floats).
+MERGED_ROWS = 1024
 #: Above this many rows, MKL computes what the blocked kernel does not take (few columns).
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
@@ -179,6 +182,11 @@ def reads_plain_weights(m: int, k: int, n: int) -> bool:
     if native.multiplies_in_tiles():
         return k >= native.TILED_DEPTH and m * n >= native.TILED_SIDE * (m + n)
     return m > PACKED_ROWS and native.lanes() <= 8
+
+
+def pays_to_merge(m: int) -> bool:
+    """Returns whether one matmul of that many rows is no slower than several that have its columns."""
+    return m < MERGED_ROWS or native.multiplies_in_tiles() or native.lanes() > 8
 
 
 def pays_for_tiles(m: int, k: int, n: int) -> bool:

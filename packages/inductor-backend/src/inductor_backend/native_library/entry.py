@@ -9,7 +9,7 @@ from typing import Any
 
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.module import PREAMBLE
-from inductor_backend.codegen.cpp.step_calls import StepCalls
+from inductor_backend.codegen.cpp.step_calls import StepCalls, touched
 from inductor_backend.codegen.native_calls import BATCH
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.index_expr import contiguous_strides, simplify
@@ -117,8 +117,12 @@ class EntryPoint(StepCalls):
     def place_rest(self) -> None:
         """Places what is neither an input, a weight, in the arena nor a result of the caller's."""
         read = [self.program.buffers[tensor.buffer].storage for _, tensor in self.copies]
-        for storage in (*(storage for step in self.steps for storage in self.touched(step)), *read):
+        for storage in (
+            *(storage for step in self.steps for storage in touched(self.program, step)),
+            *read,
+        ):
             if storage not in self.places and storage not in self.memory.offsets:
+                assert storage not in self.program.inputs, f"{storage} has no values"
                 self.places[storage] = f"memory + {self.size(self.nbytes)}"
                 self.nbytes = simplify(self.nbytes + aligned(nbytes(self.program.buffers[storage])))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.cpp.step_calls import touched
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.native_loop import CompiledSteps
@@ -185,14 +186,11 @@ class _Library:
                 items += self.c.frozen.folded.prepare(constants)
         count = len(program.inputs) - len(items)
         tensors = dict(zip(program.inputs[count:], items, strict=True)) | program.constants
-        read = {program.buffers[name].storage for name in self._read()}
+        # Of equal subgraphs the program has the nodes of a few.
+        steps = [name for step in self.c.steps for name in touched(program, step)]
+        read = {*steps, *(program.buffers[name].storage for name in program.output_names)}
         wanted = {name: tensor for name, tensor in tensors.items() if name in read}
         return weights_of({name: (data, self._extent(name, data)) for name, data in wanted.items()})
-
-    def _read(self) -> set[str]:
-        program = self.c.program
-        read = {name for node in program.nodes for name in (*node.reads(), *node.writes)}
-        return read | program.output_names
 
     def _extent(self, name: str, tensor: torch.Tensor) -> int:
         """Returns how many elements a constant spans, once it lies as the kernels expect it."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from inductor_backend.ir.symbolic_sizes import hint
+from inductor_backend.kernels.selection import pays_to_merge
 from inductor_backend.passes.fx_edit import Editor, aten
 from tracer_core.plugin_api import Trait, overloads_with
 
@@ -50,8 +52,8 @@ def _constants_first(editor: Editor) -> None:
 
 
 def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
-    """Returns (a, b, bias) of a float32 matmul with constant b and a constant bias per column, else
-    None."""
+    """Returns (a, b, bias) of a float32 matmul with constant b and a constant bias per column, which
+    may be merged, else None."""
     args: tuple[Any, ...] = node.args
     if node.target is aten.mm.default:
         a, b, bias = *args, None
@@ -63,6 +65,8 @@ def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
         return None
     tensors = [value.meta["val"] for value in (a, b, bias) if value is not None]
     if any(tensor.dtype != torch.float32 for tensor in tensors):
+        return None
+    if not pays_to_merge(hint(a.meta["val"].shape[0])):
         return None
     columns = b.meta["val"].shape[1]
     if bias is not None and tuple(bias.meta["val"].shape) != (columns,):

@@ -116,10 +116,10 @@ def is_column(
     of fewer elements than a vector has lanes."""
     if not any(domain.reduced) or not any(not r for r in domain.reduced):
         return False
-    # What the kernel itself makes of a short row is in registers or nearby, whichever way it walks.
+    # What the kernel itself makes of a row is in registers or nearby, whichever way it walks.
     row = product(size for size, r in zip(domain.sizes, domain.reduced, strict=True) if r)
     short = isinstance(row, int) and row < SHORT_ROW
-    own = {name for node in nodes for name in node.writes} if short else set()
+    own = {name for node in nodes for name in node.writes}
     loads = [
         load
         for node in nodes

@@ -15,22 +15,25 @@ from collections.abc import Iterator
 import torch
 
 from inductor_backend.codegen.common.loop_nest import COLUMN_TILE, WIDEST_TILE
-from inductor_backend.codegen.cpp import vectors
+from inductor_backend.codegen.cpp.column_vectors import ColumnVectors
 from inductor_backend.codegen.cpp.element_writer import ElementWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES
-from inductor_backend.codegen.cpp.phase_loop import Bounds, PhaseLoop, loop_values, row_values
+from inductor_backend.codegen.cpp.phase_loop import PhaseLoop, loop_values, row_values
 from inductor_backend.codegen.cpp.reducers import ColumnReducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import STREAMED
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import Store
-from inductor_backend.ir.values import Value
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Cost of an element up to which a column kernel adds up that many points of its rows at a time.
 COLUMN_POINTS = ((10, 8), (30, 4))
 
-#: Rows whose elements explicit vectors add up in float before they are added to a double.
-PART_ROWS = 16
+#: Reductions that take several points at a time: the sign, and the C type that they are joined in.
+JOINED = {"sum": ("+", "float"), "prod": ("*", "double")}
+
+#: Of which a column's values are held in arrays.
+HELD = (torch.float32, torch.float64, torch.bool)
 
 
 class ColumnWriter:
@@ -47,6 +50,8 @@ class ColumnWriter:
         self.shared = self._shared_loop()
         #: Arrays of accumulators so far.
         self.arrays = 0
+        #: Reduction result -> the array that holds it as later phases read it.
+        self.results: dict[str, str] = {}
 
     def _shared_loop(self) -> int | None:
         """Returns the longest loop over the rows; the outermost where a reduction counts elements."""
@@ -87,13 +92,50 @@ class ColumnWriter:
         with own if shared else contextlib.nullcontext(), self.out.unless(empty):
             scope = dict(names)
             elements.emit(values, 0, scope)
-            self._nest(1, PhaseLoop(phase, values, reducers, scanners), scope)
+            held = self._hold(phase, values, scope)
+            values = loop_values(phase, held)
+            scope |= {value: f"{array}[l]" for value, array in held.items()}
+            self._nest(1, PhaseLoop(phase, values, reducers, scanners, held), scope)
         if shared and not last:
             self._merge([reducer for _, reducer in reducers], number)
         for store, reducer in reducers:
+            arrays = {f"{array}[l]": (kind, array) for kind, array, _ in reducer.arrays}
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 kind = C_TYPES[elements.body.registers[buffer]]
                 elements.registers[buffer] = f"({kind}){text}"
+                held_as, array = arrays.get(text, ("", ""))
+                if held_as == kind:
+                    self.results[buffer] = array
+
+    def _hold(self, phase: Phase, values: list[Value], names: dict[Value, str]) -> dict[Value, str]:
+        """Computes what the loop needs and each column has one of (a factor, a mean), once a tile.
+        Returns each such value's array. Integers and what is only read stay in the loop."""
+        elements, nest = self.elements, self.loops.nest
+        inner, depth = set(self.loops.inner), len(self.loops.inner) + 1
+        of_column = {v for v in values if elements.level(v) == depth} - {
+            v for v in values if inner & {nest.place[p] for p in v.variables}
+        }
+        users = [v for v in values if v not in of_column]
+        needed = {arg for user in users for arg in user.args}
+        needed |= {value for store in phase.loop for value in store.roots}
+        held: dict[Value, str] = {}
+        computed: dict[Value, str] = {}
+        for value in values:
+            register = value.name == "load" and value.buffer in elements.body.registers
+            read = value.name in ("load", "masked_load") and not register
+            if value not in of_column & needed or read or value.dtype not in HELD:
+                continue
+            held[value] = self.results.get(value.buffer, "") if register else ""
+            if not held[value]:
+                held[value] = computed[value] = self.out.fresh("h")
+                self.out.line(f"alignas(64) {C_TYPES[value.dtype]} {held[value]}[{self.widest}];")
+        if computed:
+            with self._lanes():
+                scope = dict(names)
+                elements.emit(topological(computed), depth, scope)
+                for value, array in computed.items():
+                    self.out.line(f"{array}[l] = {scope[value]};")
+        return held
 
     def _reducer(self, store: Store) -> tuple[Store, ColumnReducer]:
         """Declares the accumulators of a reduction."""
@@ -154,15 +196,11 @@ class ColumnWriter:
             with self.out.block(""):
                 start, stop = self._bounds(inner[depth - 1])
                 self.out.line(f"int64_t {variable} = {start};")
-                if depth == len(inner):
-                    if not self._several_points(work, names) and self._in_vectors(work, names):
+                if depth == len(inner) and not self._several_points(work, names):
+                    vectors = ColumnVectors(elements, work, self.widest, stop)
+                    if vectors.write(names, self._position(), self._row_by_row):
                         return
-                with self.out.block(f"for (; {variable} < {stop}; ++{variable})"):
-                    if depth == len(inner):
-                        self.out.line("TC_ROW_BY_ROW;")
-                    scope = dict(names)
-                    elements.emit(work.values, depth, scope)
-                    self._nest(depth + 1, work, scope)
+                self._row_by_row(depth, work, names, stop)
             return
         with self._lanes():
             scope = dict(names)
@@ -171,53 +209,50 @@ class ColumnWriter:
                 elements.store(store, scope)
             elements.scan(work.scanners, scope, "[l]")
             for store, reducer in work.reducers:
-                at = f"({self.loops.row_position()})"
-                if self.shared is not None:
-                    variable = self.loops.variables[self.shared]
-                    with self.loops.renamed(self.shared, f"({variable} - first)"):
-                        at = f"({self.loops.row_position()})"
-                self.out.line(reducer.step.format(v=scope[store.value], at=at))
+                self.out.line(reducer.step.format(v=scope[store.value], at=self._position()))
 
-    def _in_vectors(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
-        """Writes the rows in explicit vectors, if they can be. A few rows at a time add up in float,
-        because a sum in double costs two conversions, loads and stores for each vector."""
-        elements, out = self.elements, self.out
-        depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
-        known = names | dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
-        if not vectors.fits(elements, work, known):
-            return False
-        stop = self._bounds(self.loops.innermost)[1]
-        parts = [vectors.part_of(reducer) for _, reducer in work.reducers]
-        for part in parts:
-            out.line(f"alignas(64) float {part}[{self.widest}];")
-        with out.block(f"while ({variable} < {stop})"):
-            for part in parts:
-                out.line(f"memset({part}, 0, lanes * sizeof(float));")
-            several = f"tc_least({variable} + {PART_ROWS}, {stop})" if parts else stop
-            out.line(f"const int64_t until = {several};")
-            with out.block(f"for (; {variable} < until; ++{variable})"):
-                scope = dict(names)
-                elements.emit(work.values, depth, scope)
-                vectors.write(elements, work, scope, Bounds("c0", "(c0 + lanes)", "lanes"))
-            for part, (_, reducer) in zip(parts, work.reducers, strict=True):
-                out.line("#pragma omp simd")
-                out.line(
-                    f"for (int64_t l = 0; l < lanes; ++l) {reducer.arrays[0][1]}[l] += {part}[l];"
-                )
-        return True
+    def _row_by_row(
+        self, depth: int, work: PhaseLoop[ColumnReducer], names: dict[Value, str], stop: str
+    ) -> None:
+        """Writes the loop of a depth, from where its variable is."""
+        variable = self.loops.variables[self.loops.inner[depth - 1]]
+        with self.out.block(f"for (; {variable} < {stop}; ++{variable})"):
+            if depth == len(self.loops.inner):
+                self.out.line("TC_ROW_BY_ROW;")
+            scope = dict(names)
+            self.elements.emit(work.values, depth, scope)
+            self._nest(depth + 1, work, scope)
+
+    def _position(self) -> str:
+        """Returns how many elements of the row, or of the thread's part of it, come before the current
+        one."""
+        if self.shared is None:
+            return f"({self.loops.row_position()})"
+        with self.loops.renamed(self.shared, f"({self.loops.variables[self.shared]} - first)"):
+            return f"({self.loops.row_position()})"
 
     def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
-        """Sums of floats add several elements of a column in float at a time, because converting,
-        loading and storing the sum cost more than an addition. Not beyond the caches: there
+        """Sums of floats add several elements of a column in float at a time, products multiply them in
+        double, because converting, loading and storing the sum cost more than an addition. Not beyond the caches: there
         row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by side 27, 2 rows 17). Returns
         whether it wrote such a loop."""
         elements, phase = self.elements, work.phase
         if 4 * self.loops.sizes.hint(product(self.loops.nest.sizes)) >= STREAMED:
             return False
-        sums = all(s.reduce == "sum" and s.value.dtype == torch.float32 for s, _ in work.reducers)
+        floats = all(store.value.dtype == torch.float32 for store, _ in work.reducers)
+        kinds = {store.reduce for store, _ in work.reducers}
         cost = elements.body.cost
         points = next((points for most, points in COLUMN_POINTS if cost <= most), 1)
-        if not sums or not work.reducers or phase.stores or phase.scans or points == 1:
+        if "prod" in kinds:  # of more, a product may be beyond double
+            points = min(points, 4)
+        if (
+            not floats
+            or not kinds <= JOINED.keys()
+            or not work.reducers
+            or phase.stores
+            or phase.scans
+            or points == 1
+        ):
             return False
         depth, loop = len(self.loops.inner), self.loops.innermost
         variable = self.loops.variables[loop]
@@ -231,15 +266,18 @@ class ColumnWriter:
                             elements.emit(work.values, level, scope)
                     if level > depth:
                         for store, reducer in work.reducers:
-                            total = _balanced([scope[store.value] for scope in scopes])
+                            terms = [scope[store.value] for scope in scopes]
+                            total = _balanced(terms, *JOINED[store.reduce or ""])
                             self.out.line(reducer.step.format(v=total, at="0"))
         return True
 
 
-def _balanced(terms: list[str]) -> str:
-    """Returns their sum, added in pairs."""
+def _balanced(terms: list[str], sign: str, kind: str) -> str:
+    """Returns their sum or product in pairs, computed in a C type."""
+    terms = [f"({kind}){term}" for term in terms]
     while len(terms) > 1:
         terms = [
-            f"({' + '.join(pair)})" for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))
+            f"({f' {sign} '.join(pair)})"
+            for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))
         ]
     return terms[0]

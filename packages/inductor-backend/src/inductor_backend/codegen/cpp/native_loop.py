@@ -14,7 +14,7 @@ from typing import Any
 
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.module import PREAMBLE, CppModule
-from inductor_backend.codegen.cpp.step_calls import StepCalls
+from inductor_backend.codegen.cpp.step_calls import StepCalls, touched
 from inductor_backend.codegen.wrapper import WrapperStep
 from inductor_backend.ir.index_expr import Expr, contiguous_strides
 from inductor_backend.ir.native_loop import NativeLoop
@@ -66,9 +66,9 @@ class LoopWriter(StepCalls):
         if None in outputs or len(set(outputs)) < len(outputs):
             return "an output that is another's memory"
         known = {*self.program.inputs, *outputs, *self.memory.offsets}
-        touched = {name for step in self.steps for name in self.touched(step)}
-        if not touched <= known:
-            return f"memory of its own: {', '.join(sorted(touched - known))}"
+        used = {name for step in self.steps for name in touched(self.program, step)}
+        if not used <= known:
+            return f"memory of its own: {', '.join(sorted(used - known))}"
         return None
 
     def _outputs(self) -> list[str | None]:

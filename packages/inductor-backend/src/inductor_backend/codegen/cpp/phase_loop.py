@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from inductor_backend.codegen.cpp.scanners import Scanner
@@ -22,6 +23,11 @@ class PhaseLoop(Generic[R]):
     values: list[Value]
     reducers: list[tuple[Store, R]]
     scanners: list[tuple[Store, Scanner]]
+    #: What each column has one of: a value computed before the loop -> the array of it.
+    held: dict[Value, str] = field(default_factory=dict)
+    #: Where a few rows of what lies across the columns are, transposed: a load, or a stored buffer, -> the
+    #: place of the current row in an array.
+    turned: dict[Value | str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,6 @@ def row_values(phase: Phase) -> list[Value]:
     return topological(value for store in phase.row for value in store.roots)
 
 
-def loop_values(phase: Phase) -> list[Value]:
-    """Returns the values of the loop over a row, operands first."""
-    return topological(value for store in phase.loop for value in store.roots)
+def loop_values(phase: Phase, known: Iterable[Value] = ()) -> list[Value]:
+    """Returns the values of the loop over a row, operands first, but for known ones."""
+    return topological((value for store in phase.loop for value in store.roots), known)

@@ -92,6 +92,33 @@ TC_INLINE void tc_turn(float* to, int64_t to_step, const float* from, int64_t fr
         for (int64_t q = 0; q < 16; ++q) to[q * to_step + i] = from[i * from_step + q];
 }
 
+// 16 rows of 16 values become columns: floats of a tile with `width` columns, values in memory `step` apart
+template <int width> TC_INLINE void tc_square_in(const float* from, int64_t step, float* rows) { tc_turn(rows, width, from, step, 16); }
+template <int width> TC_INLINE void tc_square_out(float* to, int64_t step, const float* rows) { tc_turn(to, step, rows, width, 16); }
+template <int width, class T> TC_INLINE void tc_square_in(const T* from, int64_t step, float* rows) {
+    alignas(64) float square[256];
+    for (int64_t i = 0; i < 256; i += TC_LANES) tc_put(tc_all(), square + i, tc_take(tc_all(), from + i / 16 * step + i % 16));
+    tc_turn(rows, width, square, 16, 16);
+}
+template <int width, class T> TC_INLINE void tc_square_out(T* to, int64_t step, const float* rows) {
+    alignas(64) float square[256];
+    tc_turn(square, 16, rows, width, 16);
+    for (int64_t i = 0; i < 256; i += TC_LANES) tc_put(tc_all(), to + i / 16 * step + i % 16, tc_take(tc_all(), square + i));
+}
+// Up to 16 rows of `lanes` columns, which are `step` apart in memory: into a tile of floats, and out of it.
+template <int width, class T> TC_INLINE void tc_turn_in(const T* from, int64_t step, float* rows, int64_t lanes, int64_t count) {
+    int64_t l = 0;
+    for (; count == 16 && l + 16 <= lanes; l += 16) tc_square_in<width>(from + l * step, step, rows + l);
+    for (; l < lanes; ++l)
+        for (int64_t i = 0; i < count; ++i) rows[i * width + l] = tc_load(from, l * step + i);
+}
+template <int width, class T> TC_INLINE void tc_turn_out(T* to, int64_t step, const float* rows, int64_t lanes, int64_t count) {
+    int64_t l = 0;
+    for (; count == 16 && l + 16 <= lanes; l += 16) tc_square_out<width>(to + l * step, step, rows + l);
+    for (; l < lanes; ++l)
+        for (int64_t i = 0; i < count; ++i) tc_store(to, l * step + i, rows[i * width + l]);
+}
+
 // ---- over the lanes of a vector
 // over all lanes of one to four vectors
 #define TC_OVER_LANES(name, of)                                                                       \

@@ -248,6 +248,10 @@ class ColumnReducer:
     #: Adds a later part of the rows, whose state is in arrays ``<array>q``; `before` and `now` count the
     #: elements of the earlier parts and of this one (empty: the rows cannot be split).
     merge: str = ""
+    #: Arrays of floats in which vectors accumulate a few rows, and how they are added to `arrays`:
+    #: `before` counts the elements of earlier rows, `count` those of these.
+    parts: tuple[str, ...] = ()
+    add: str = ""
 
 
 def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
@@ -261,6 +265,8 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
             f"{n}_a[l] += {{v}};",
             (f"{n}_a[l]",),
             f"{n}_a[l] += {n}_aq[l];",
+            (f"{n}_part",),
+            f"{n}_a[l] += {n}_part[l];",
         )
     if kind == "prod":
         array = (_product_type(result), f"{n}_a", "1")
@@ -302,5 +308,13 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
             f"{{ const double d = {n}_aq[l] - {n}_a[l], share = now / (before + now); {n}_a[l] += d *"
             f" share; {n}_q[l] += {n}_qq[l] + d * (d * (before * share)); }}"
         )
-        return ColumnReducer(arrays, step, (f"{n}_a[l]", f"{n}_q[l]"), merge)
+        # Of distances to one of the rows, squares are at most `count` times those to the mean: no digits of
+        # the difference are lost.
+        parts = (f"{n}_first", f"{n}_part", f"{n}_squares")
+        add = (
+            f"const double far = (double){n}_part[l] / count, d = {n}_first[l] + far - {n}_a[l];"
+            f" {n}_a[l] += d * share; {n}_q[l] += {n}_squares[l] - {n}_part[l] * far + d * (d *"
+            " (before * share));"
+        )
+        return ColumnReducer(arrays, step, (f"{n}_a[l]", f"{n}_q[l]"), merge, parts, add)
     raise KeyError(kind)

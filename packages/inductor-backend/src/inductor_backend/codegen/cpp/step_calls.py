@@ -79,10 +79,11 @@ class StepCalls(ABC):
             self.symbols.update(dict.fromkeys(sorted(map(str, size.free_symbols))))
         return f"int64_t({size_expression(size)})"
 
-    def touched(self, step: WrapperStep) -> list[str]:
-        """Returns the storages outside the arena's plan that a step may name, and those inside."""
-        if step.run is not None:
-            return [argument for argument in step.run.arguments if argument != "arena"]
-        assert step.extern is not None
-        names = (*step.extern.reads(), *step.extern.writes)
-        return [self.program.buffers[name].storage for name in names]
+
+def touched(program: LoopProgram, step: WrapperStep) -> list[str]:
+    """Returns the storages outside the arena's plan that a step may name, and those inside."""
+    if step.run is not None:
+        return [argument for argument in step.run.arguments if argument != "arena"]
+    assert step.extern is not None
+    names = (*step.extern.reads(), *step.extern.writes)
+    return [program.buffers[name].storage for name in names]

@@ -8,7 +8,7 @@ plain loop, which GCC vectorizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,6 +49,19 @@ MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 #: best copy). Loops that only read gain nothing over the hardware prefetcher.
 AHEAD = 256
 
+#: A step of a column's reduction by its kind. {0}, ...: the places of its parts or accumulators.
+COLUMN_STEPS = {
+    "sum": ("tc_put(tc_all(), {0}, tc_take(lanes, {0}) + {v});",),
+    "max": ("tc_put(tc_all(), {0}, tc_max(tc_take(lanes, {0}), {v}));",),
+    "min": ("tc_put(tc_all(), {0}, tc_min(tc_take(lanes, {0}), {v}));",),
+    "welford": (
+        "if (begins) tc_put(tc_all(), {0}, {v});",
+        "const tc_v far = {v} - tc_take(lanes, {0});",
+        "tc_put(tc_all(), {1}, tc_take(lanes, {1}) + far);",
+        "tc_put(tc_all(), {2}, tc_fma(far, far, tc_take(lanes, {2})));",
+    ),
+}
+
 #: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
 UNROLLED = ((60, 2),)
 
@@ -75,16 +88,22 @@ def fits(
     """Returns whether the loop over elements side by side can be steps of vectors. known: values computed
     before it."""
     loops = elements.loops
+    again = any(store.reduce == "welford" for store, _ in work.reducers)  # where a square overflows
+    if loops.nest.column is not None and again and len(work.phase.loop) > 1:
+        return False
     if not available() or work.phase.in_order or work.scanners:
         return False
     if loops.sizes.hint(loops.nest.sizes[loops.vector]) < LANES[processor()[0]]:
         return False
     inside = [value for value in work.values if value not in known]
-    if not inside or not all(_value_fits(elements, value) for value in inside):
+    if any(value.dtype not in (torch.float32, torch.bool) for value in work.held):
         return False
-    if not all(_store_fits(elements, store) for store in work.phase.stores):
+    plain = [value for value in inside if value not in work.turned]
+    if not inside or not all(_value_fits(elements, value) for value in plain):
         return False
-    kinds = ("sum",) if loops.nest.column is not None else ("sum", "max", "min", "welford")
+    if not all(_store_fits(elements, store, work.turned) for store in work.phase.stores):
+        return False
+    kinds = ("sum", "max", "min", "welford")
     return all(_reduction_fits(elements, store, kinds) for store, _ in work.reducers)
 
 
@@ -112,12 +131,14 @@ def _load_fits(elements: ElementWriter, value: Value) -> bool:
     return staged or (not empty and _is_contiguous(elements.loops, buffer, index))
 
 
-def _store_fits(elements: ElementWriter, store: Store) -> bool:
+def _store_fits(elements: ElementWriter, store: Store, turned: Container[Value | str]) -> bool:
     (name,) = store.buffers
     if not store.is_assignment or store.value.dtype != torch.float32:
         return False
     if name in elements.body.row_buffers:
         return elements.body.row_buffers[name] == torch.float32
+    if name in turned:
+        return True
     kind = elements.program.buffers[name].dtype
     empty = elements.may_be_empty(store.index)
     return kind in MEMORY and not empty and _is_contiguous(elements.loops, name, store.index)
@@ -157,7 +178,8 @@ def write(
     known: dict[Value, str],
     bounds: Bounds,
 ) -> None:
-    """Writes the loop. Sums of columns are added to `part_of` their accumulators."""
+    """Writes the loop. What columns add up goes to the `parts` of their reducers, which rows from `low` on
+    begin anew; beyond the last column, arrays are undefined."""
     out, loops, start = elements.out, elements.loops, bounds.start
     variable = loops.variables[loops.vector]
     inside = [value for value in work.values if value not in known]
@@ -183,18 +205,35 @@ def write(
         past = streams and len(elements.body.phases) == 1
         for place in dict.fromkeys(_places(elements, inside)) if past else ():
             out.line(f"__builtin_prefetch(&{place} + {AHEAD});")
-        vectors = _emit(elements, inside, names)
+        column = f"({variable} - {start})"
+        for value, array in work.held.items():
+            names[value] = out.fresh("t")
+            kind = "tc_m" if value.dtype == torch.bool else "tc_v"
+            out.line(f"const {kind} {names[value]} = tc_take(lanes, {array} + {column});")
+        for value in inside:
+            if value in work.turned:
+                names[value] = out.fresh("t")
+                out.line(
+                    f"const tc_v {names[value]} = tc_take(lanes, {work.turned[value]} + {column});"
+                )
+        vectors = {value for value in (*work.held, *inside) if value in names}
+        vectors = _emit(elements, [v for v in inside if v not in vectors], names, vectors)
         if near:
             out.line("if (far) return false;")
         for store in work.phase.stores:
-            _put(elements, store, _operand(store.value, names, vectors), names, start)
+            text = _operand(store.value, names, vectors)
+            if store.buffers[0] in work.turned:
+                out.line(f"tc_put(lanes, {work.turned[store.buffers[0]]} + {column}, {text});")
+                continue
+            _put(elements, store, text, names, start)
         for store, reducer in work.reducers:
-            text, local = _operand(store.value, names, vectors), f"{variable} - {start}"
+            text = _operand(store.value, names, vectors)
             if isinstance(reducer, Reducer):
-                _step(out, store, reducer, text, local)
+                _step(out, store, reducer, text, f"{variable} - {start}")
             else:
-                place = f"{part_of(reducer)} + ({local})"
-                out.line(f"tc_put(lanes, {place}, tc_take(lanes, {place}) + {text});")
+                for line in COLUMN_STEPS[store.reduce or ""]:
+                    places = reducer.parts or [array for _, array, _ in reducer.arrays]
+                    out.line(line.format(*[f"{place} + {column}" for place in places], v=text))
         if near:
             out.line("return true;")
     out.line("};")
@@ -209,14 +248,12 @@ def write(
         out.line(f"if (!past_{block}) tc_stream(to_{block}, {block}, {size});")
 
 
-def part_of(reducer: ColumnReducer) -> str:
-    """Returns the array of floats in which a few rows of each column are added up."""
-    return f"{reducer.arrays[0][1]}_part"
-
-
-def _emit(elements: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
-    """Writes statements for the values of a step; returns those that are vectors afterwards."""
-    vectors: set[Value] = set()
+def _emit(
+    elements: ElementWriter, inside: Sequence[Value], names: dict[Value, str], known: set[Value]
+) -> set[Value]:
+    """Writes statements for the values of a step; returns those that are vectors afterwards. known: those
+    that already are."""
+    vectors = set(known)
     for value in inside:
         name = elements.out.fresh("t")
         text = _text(elements, value, names, vectors)
