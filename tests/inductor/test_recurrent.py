@@ -136,3 +136,41 @@ def test_other_layers_stay_atens(texts) -> None:
         with torch.no_grad():
             assert torch.allclose(fast(given)[0], model(given)[0], atol=1e-6)
     assert not any("run_lstm(" in text for text in texts)
+
+
+@pytest.mark.sweep(keep=4)
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN], ids=lambda layer: layer.__name__)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"batch_first": True}, {"bidirectional": True}, {"bias": False, "nonlinearity": "relu"}],
+    ids=["plain", "batch first", "both ways", "no bias"],
+)
+def test_dropout_between_layers_with_batches_that_change(layer, settings) -> None:
+    """A forecast of two steps: the second call of the layer starts from the first one's states."""
+    if layer is not nn.RNN:
+        settings = {name: value for name, value in settings.items() if name != "nonlinearity"}
+    torch.manual_seed(0)
+    model = layer(6, 6, num_layers=3, dropout=0.4, **settings)
+    dim = 1 if settings.get("batch_first") else 0
+
+    def forecast(x):
+        y, state = model(x)
+        return y, model(y.narrow(dim, -1, 1)[..., :6], state)
+
+    fast = tracer_core.compile(forecast)
+
+    def outcome(function, x):
+        torch.manual_seed(3)
+        y, (z, state) = function(x)
+        states = state if isinstance(state, tuple) else (state,)
+        gradients = torch.autograd.grad(y.sum() + z.pow(2).sum(), [x, *model.parameters()])
+        return [y, z, *states, *gradients, torch.rand(2)]
+
+    for batch in (2, 3, 5):
+        x = torch.randn((batch, 4, 6) if dim else (4, batch, 6), requires_grad=True)
+        want, got = outcome(forecast, x), outcome(fast, x)
+        torch.testing.assert_close(got, want)
+        assert [value.stride() for value in got[:3]] == [value.stride() for value in want[:3]]
+        with torch.no_grad():
+            torch.manual_seed(3)
+            torch.testing.assert_close(fast(x)[0], want[0])
