@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import tracer_core
 from tracer_core.testing import compare
@@ -82,3 +83,35 @@ def test_gradients_of_batches(name, caplog):
     records = tracer_core.last_compile(compiled)
     assert not [record.text for record in records if record.name == "fallback"]
     assert not [record for record in caplog.records if "run meta" in record.getMessage()]
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN], ids=lambda layer: layer.__name__)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"batch_first": True}, {"bidirectional": True, "bias": False}],
+    ids=["plain", "batch first", "both ways"],
+)
+def test_dropout_between_layers_with_batches_that_change(layer, settings):
+    """torch's Python kernels leave it out."""
+    torch.manual_seed(0)
+    model = layer(4, 6, num_layers=3, dropout=0.4, **settings)
+    fast = tracer_core.compile(model, backend="aten_eager", dynamic=True)
+
+    def outcome(model_, x):
+        torch.manual_seed(3)
+        y, state = model_(x)
+        states = state if isinstance(state, tuple) else (state,)
+        return [y, *states, torch.rand(2)]
+
+    for batch in (2, 3, 5):
+        x = torch.randn((batch, 2, 4) if settings.get("batch_first") else (2, batch, 4))
+        with torch.no_grad():
+            want, got = outcome(model, x), outcome(fast, x)
+        torch.testing.assert_close(got, want)
+        assert [value.stride() for value in got] == [value.stride() for value in want]
+        leaf, parameters = x.requires_grad_(), list(model.parameters())
+        gradients = (
+            torch.autograd.grad(sum(value.sum() for value in outcome(run, x)), [leaf, *parameters])
+            for run in (model, fast)
+        )
+        torch.testing.assert_close(*gradients)

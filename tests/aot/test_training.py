@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -511,3 +512,25 @@ def test_under_no_grad_the_same_module_has_no_backward():
     assert compiled(X).requires_grad
     with torch.no_grad():
         assert not compiled(X).requires_grad
+
+
+def test_a_model_that_is_compiled_under_anomaly_detection(caplog):
+    """The first call sees no gradient that is NaN, and warns of none; a NaN of a later one raises."""
+
+    def loss(x):
+        return (x.sqrt() * x.sin()).sum()
+
+    fast = tracer_core.compile(loss)
+    x = torch.rand(4) + 0.5
+    with torch.autograd.set_detect_anomaly(True), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (want,) = torch.autograd.grad(loss(x.requires_grad_()), x)
+        leaf = x.detach().clone().requires_grad_()
+        fast(leaf).backward()
+        torch.testing.assert_close(leaf.grad, want)
+        assert torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+    assert "runs eagerly" not in caplog.text
+    zero = torch.zeros(4, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True), pytest.warns(UserWarning, match="Error detected"):
+        with pytest.raises(RuntimeError, match="returned nan values in its 0th output"):
+            fast(zero).backward()

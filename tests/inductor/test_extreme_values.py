@@ -154,3 +154,17 @@ def test_gradients_at_nan_on_a_processor_with_narrow_vectors():
         timeout=300,
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_square_roots_written_as_powers(dtype):
+    """ATen computes float16's as any other power, which is inf at -inf, and the others as roots."""
+
+    def program(x):
+        return x**0.5, x**-0.5, (x * 1) ** 0.5 + 1
+
+    x = EDGES.to(dtype)
+    got, want = tracer_core.compile(program)(x), program(x)
+    torch.testing.assert_close(got, want, equal_nan=True)
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(torch.signbit(a) & ~a.isnan(), torch.signbit(b) & ~b.isnan())

@@ -91,3 +91,37 @@ def test_frozen_layers_of_many_rows_read_weights_as_they_lie(more):
         assert_as_accurate_as_eager(fast(x), model, x)
         names = rows_of(lambda: fast(x))
     assert names == {"aten.addmm.default by run_blocked" if more else "packed.linear by run_packed"}
+
+
+def covariance_penalty(a, b):
+    """VICReg: the backward adds a vector of the batch's size to rows of five columns."""
+    centred = a - a.mean(0)
+    covariance = centred.T @ centred / (len(a) - 1)
+    rest = covariance.flatten()[:-1].view(len(covariance) - 1, len(covariance) + 1)[:, 1:]
+    spread = torch.relu(1 - torch.sqrt(a.var(0) + 1e-4)).mean()
+    return F.mse_loss(a, b) + spread + rest.pow(2).sum() / len(covariance)
+
+
+def test_a_vector_of_as_many_numbers_as_the_batch(caplog):
+    fast = tracer_core.compile(covariance_penalty)
+    for batch in (4, 6, 5, 8):
+        a, b = torch.randn(batch, 5, requires_grad=True), torch.randn(batch, 5)
+        want, got = covariance_penalty(a, b), fast(a, b)
+        torch.testing.assert_close(got, want)
+        gradients = (torch.autograd.grad(result, a)[0] for result in (want, got))
+        torch.testing.assert_close(*gradients)
+    assert "runs in eager mode" not in caplog.text
+
+
+def test_a_bias_behind_a_view_of_a_symbolic_size(recwarn):
+    """A projection of a few columns, whose rows are split into batches before the bias is added."""
+    weight, bias = torch.randn(16, 3), torch.randn(3)
+
+    def project(x):
+        return (x.flatten(0, 1) @ weight).view(x.shape[0], -1, 3) + bias
+
+    fast = tracer_core.compile(project, dynamic=True, fullgraph=True)
+    for batch in (2, 5, 3):
+        x = torch.randn(batch, 7, 16)
+        torch.testing.assert_close(fast(x), project(x))
+    assert not [warning for warning in recwarn if "SymInt" in str(warning.message)]

@@ -7,7 +7,7 @@ package imports a private torch module.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -85,6 +85,16 @@ def is_known_to_be(size: Any, number: int) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
 
     return bool(statically_known_true(size == number))
+
+
+def are_known_to_be(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether sizes, of which some may be symbolic, are `others` for every call that passes the
+    guards. A comparison of symbolic sizes by ``==`` adds a guard, which is too late in a backend."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
+
+    return len(sizes) == len(others) and all(
+        statically_known_true(size == other) for size, other in zip(sizes, others, strict=True)
+    )
 
 
 def upper_bound(expr: Any, ranges: Mapping[Any, tuple[int, int | None]]) -> int | None:

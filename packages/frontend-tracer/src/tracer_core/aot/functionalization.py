@@ -23,7 +23,7 @@ from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng_checkpoint import RecomputedRng, unseeded
 from tracer_core.aot.rng_saved import is_rng_node
 from tracer_core.aot.symbolic_sizes import as_python_scalar, hint_of, size_origins
-from tracer_core.aot.traceable_forms import FORMS
+from tracer_core.aot.traceable_forms import FORMS, PYTHON_KERNEL_FORMS
 from tracer_core.contract.lowering_errors import LoweringUnsupported, first_line
 from tracer_core.engine_support.contiguous import has_gaps
 from tracer_core.fx_capture.backward_effects import without_effects
@@ -130,7 +130,12 @@ class Interpretation:
             # what fails is tried in another way, or is the reason of a fallback
             quiet = torch_private.meta_failures_unlogged()
             seeds = unseeded(self.gm)
-            with seeds, grad, settings, one_thread, unseen, quiet, fake_mode, self.recorder:
+            # anomaly detection would read the values of gradients, which fakes do not have
+            no_checks = torch.autograd.set_detect_anomaly(False)
+            with (
+                seeds, grad, no_checks, settings, one_thread, unseen, quiet, fake_mode,
+                self.recorder,
+            ):  # fmt: skip
                 yield
         finally:
             REGIONS.reset(regions)
@@ -277,6 +282,8 @@ class Interpretation:
         if node.kwargs.get("out") is not None and out_variants.composed(target):
             return self._with_kernels(node, functools.partial(out_variants.call_into, target))
         python_kernel = self._needs_python_kernel(node.target)
+        if python_kernel:
+            target = PYTHON_KERNEL_FORMS.get(node.target, target)
         if not python_kernel and not aliased_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
 

@@ -62,6 +62,39 @@ def _recurrent(name: str) -> Callable[..., Any]:
     return form
 
 
+def _layer_by_layer(name: str) -> Callable[..., Any]:
+    """torch.lstm, gru, rnn_tanh or rnn_relu. torch's Python kernels leave out the dropout between layers
+    (``num_layers < i - 1`` in ``_rnn_helper``), so that each layer is a call of its own."""
+    form, is_lstm = _recurrent(name), name == "lstm"
+
+    def layer_by_layer(*args: Any) -> Any:
+        if len(args) != 9 or not isinstance(args[3], bool):
+            return form(*args)  # of packed sequences, which are not lowered
+        x, states, weights, biases, layers, dropout, train, bidirectional, batch_first = args
+        if layers == 1 or not (train and dropout):
+            return form(*args)
+        weights_each, states_each = len(weights) // layers, 2 if bidirectional else 1
+        x = x.transpose(0, 1) if batch_first else x
+        new_states = []
+        for layer in range(layers):
+            if layer:
+                x = torch.dropout(x, dropout, True)
+            own_weights = weights[weights_each * layer : weights_each * (layer + 1)]
+            before = [
+                state.narrow(0, states_each * layer, states_each)
+                for state in (states if is_lstm else [states])
+            ]
+            x, *after = form(
+                x, before if is_lstm else before[0], own_weights, biases, 1, 0.0, train,
+                bidirectional, False,
+            )  # fmt: skip
+            new_states.append(after)
+        x = x.transpose(0, 1) if batch_first else x
+        return (x, *map(torch.cat, zip(*new_states, strict=True)))
+
+    return layer_by_layer
+
+
 def _runs_in_cudnn(args: Sequence[Any]) -> bool:
     """Whether a recurrent layer of padded sequences runs in cuDNN, with nothing to save for a backward
     and no random numbers."""
@@ -94,4 +127,9 @@ FORMS: Mapping[Any, Callable[..., Any]] = {
     **fused_optimizers.FORMS,
     **grad_scaling.FORMS,
     adafactor._fused_adafactor_: adafactor.traceable,
+}
+
+#: Forms that torch's Python kernels, which take symbolic sizes, are called through.
+PYTHON_KERNEL_FORMS: Mapping[Any, Callable[..., Any]] = {
+    function: _layer_by_layer(name) for name in _CUDNN_MODES for function in names(name)
 }

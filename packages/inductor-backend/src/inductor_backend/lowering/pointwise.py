@@ -304,8 +304,8 @@ def isinf(ctx: Lowering, x: Ref) -> Ref:
     )
 
 
-def power_of(x: Value, exponent: float | int) -> Value:
-    """Raises x to a constant power, by multiplication where eager multiplies too."""
+def power_of(x: Value, exponent: float | int, roots: bool = True) -> Value:
+    """Raises x to a constant power, by multiplication and (roots) by a square root where eager does."""
     by_hand = {
         0.5: lambda: make("sqrt", x),
         1: lambda: x,
@@ -315,7 +315,8 @@ def power_of(x: Value, exponent: float | int) -> Value:
         -1: lambda: make("div", const(1, x.dtype), x),
     }
     integral = not x.dtype.is_floating_point
-    if exponent in by_hand and not (integral and exponent not in (1, 2, 3)):
+    general = exponent not in (1, 2, 3) if integral else not roots and exponent in (0.5, -0.5)
+    if exponent in by_hand and not general:
         return by_hand[exponent]()
     known = isinstance(exponent, (int, float)) and math.isfinite(exponent)
     if x.dtype is torch.float32 and known and abs(exponent) > 2**24:
@@ -332,10 +333,11 @@ def pow_scalar(ctx: Lowering, x: Ref, exponent: Any) -> Ref:
     dtype = compute_dtype(exact)
     if exact != dtype and isinstance(exponent, (int, float)):
         exponent = torch.tensor(exponent, dtype=torch.float64).to(exact).item()
+    roots = ctx.gpu or exact is not torch.float16  # ATen's pow, which is inf for (-inf) ** 0.5
 
     def body(at: At) -> Value:
         value = converted(ctx, x, at, True)
-        return const(1, dtype) if exponent == 0 else power_of(value, exponent)
+        return const(1, dtype) if exponent == 0 else power_of(value, exponent, roots)
 
     return ctx.pointwise(body)
 

@@ -16,6 +16,7 @@ import torch
 from inductor_backend.limits import MAX_MASK_ELEMENTS
 from inductor_backend.passes.constant_subgraph import made_of
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_constants
+from inductor_backend.torch_private import are_known_to_be
 from tracer_core.plugin_api import CompileSpec, Phase, has_effect, logger
 
 #: Operators with a mask as argument 3 -> the positions of dropout and is_causal.
@@ -67,7 +68,9 @@ def _is_additive(node: Node) -> bool:
         node.args[place] if place < len(node.args) else 0 for place in MASKED[node.target]
     )
     query, key = (node.args[place].meta["val"] for place in (0, 1))  # type: ignore[union-attr]
-    square = isinstance(query.shape[-2], int) and query.shape[-2] == key.shape[-2]
+    square = isinstance(query.shape[-2], int) and are_known_to_be(
+        query.shape[-2:-1], key.shape[-2:-1]
+    )
     alone = all(user.target is not None and user.args[1:] == (0,) for user in node.users)
     return bool(dropout == 0 and not causal and square and alone)
 
@@ -93,7 +96,7 @@ def _known(graph: torch.fx.Graph) -> set[Node]:
 def _whole(mask: Node) -> Node:
     """Returns the mask before `expand` along its leading dimensions."""
     while mask.target is aten.expand.default and isinstance(mask.args[0], Node):
-        if mask.args[0].meta["val"].shape[-2:] != mask.meta["val"].shape[-2:]:
+        if not are_known_to_be(mask.args[0].meta["val"].shape[-2:], mask.meta["val"].shape[-2:]):
             break
         mask = mask.args[0]
     return mask
@@ -179,8 +182,8 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
     available = getattr(torch.backends.cuda, "is_flash_attention_available", None)
     if available is None or not available() or not torch.backends.cuda.flash_sdp_enabled():
         return False
-    if query.dtype not in (torch.float16, torch.bfloat16) or not (
-        query.shape == key.shape == value.shape
+    if query.dtype not in (torch.float16, torch.bfloat16) or not all(
+        are_known_to_be(query.shape, other.shape) for other in (key, value)
     ):
         return False
     has_all = all(operand.stride(-1) == 1 for operand in (query, key, value))

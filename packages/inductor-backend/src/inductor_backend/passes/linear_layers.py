@@ -15,6 +15,7 @@ from inductor_backend.kernels.selection import FEW_ROWS
 from inductor_backend.limits import MAX_MIXED_CHANNELS
 from inductor_backend.passes.frozen_rewrites import put
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
+from inductor_backend.torch_private import are_known_to_be
 from tracer_core.plugin_api import CompileSpec, Trait, overloads_with
 
 Node = torch.fx.Node
@@ -87,7 +88,9 @@ def _with_bias(editor: Editor, node: Node, rows: Any, matrix: Any) -> bool:
     (added,) = chain[-1].users
     like = editor.before(added)
     result = like(aten.addmm.default, bias, rows, matrix)
-    put(editor, added, like(aten.view.default, result, list(added.meta["val"].shape)))
+    for view in chain[1:]:
+        result = like(view.target, result, *view.args[1:], **view.kwargs)
+    put(editor, added, result)
     for dead in reversed(chain):
         editor.graph.erase_node(dead)
     return True
@@ -95,12 +98,13 @@ def _with_bias(editor: Editor, node: Node, rows: Any, matrix: Any) -> bool:
 
 def _bias(last: Node, columns: int) -> Any:
     """Returns the vector that the only reader adds to each row of a value."""
-    if len(last.users) != 1 or tuple(last.meta["val"].shape[-1:]) != (columns,):
+    if len(last.users) != 1 or not are_known_to_be(last.meta["val"].shape[-1:], (columns,)):
         return None
     (user,) = last.users
     if user.target is not aten.add.Tensor or user.kwargs or len(user.args) != 2:
         return None
     other = next((operand for operand in user.args if operand is not last), None)
     value = other.meta.get("val") if isinstance(other, Node) else None
-    fits = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-    return other if fits and tuple(value.shape) == (columns,) else None  # type: ignore[union-attr]
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return None
+    return other if are_known_to_be(value.shape, (columns,)) else None
