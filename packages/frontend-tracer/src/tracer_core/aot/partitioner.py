@@ -575,4 +575,5 @@ def _row_bytes(gather: Node, source: torch.Tensor) -> int:
         dim = max(place for place, index in enumerate(where) if index is not None)
     else:
         dim = where % source.ndim if isinstance(where, int) else 0
-    return source.element_size() * math.prod(map(hint_of, source.shape[dim + 1 :]))
+    elements: int = math.prod(map(hint_of, source.shape[dim + 1 :]))
+    return source.element_size() * elements

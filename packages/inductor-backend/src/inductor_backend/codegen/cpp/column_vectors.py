@@ -33,16 +33,16 @@ class ColumnVectors:
     ) -> None:
         self.elements, self.loops, self.out = elements, elements.loops, elements.out
         self.widest, self.stop = widest, stop
-        self.work = replace(work, turned=self._turned(work))
+        self.work = replace(work, transposed=self._transposed(work))
 
     def write(
         self,
         names: Names,
         position: str,
-        plain: Callable[[int, PhaseLoop[ColumnReducer], Names, str], None],
+        without_vectors: Callable[[int, PhaseLoop[ColumnReducer], Names, str], None],
     ) -> bool:
         """Returns whether it wrote the loop: not where vectors do not fit. position: the number of
-        elements before the current one. plain: writes the loop without vectors."""
+        elements before the current one. without_vectors: writes the loop without vectors."""
         elements, out, work = self.elements, self.out, self.work
         depth, variable = len(self.loops.inner), self.loops.variables[self.loops.innermost]
         known = names | dict.fromkeys((v for v in work.values if elements.level(v) <= depth), "")
@@ -58,7 +58,7 @@ class ColumnVectors:
         with out.block(f"while ({variable} < {self.stop})"):
             for part in parts:
                 out.line(f"memset({part}, 0, lanes * sizeof(float));")
-            several = parts or work.turned
+            several = parts or work.transposed
             until = f"tc_least({variable} + {PART_ROWS}, {self.stop})" if several else self.stop
             out.line(f"const int64_t low = {variable}, until = {until};")
             self._turn_in()
@@ -77,7 +77,7 @@ class ColumnVectors:
                 with out.block("if (!finite)"):
                     out.line(f"{variable} = low;")
                     again = {value: f"{array}[l]" for value, array in work.held.items()}
-                    plain(depth, replace(work, turned={}), names | again, "until")
+                    without_vectors(depth, replace(work, transposed={}), names | again, "until")
                     out.line("continue;")
             for reducer in reducers:
                 self._add(reducer, position)
@@ -98,7 +98,7 @@ class ColumnVectors:
 
     # ---- what crosses the columns
 
-    def _turned(self, work: PhaseLoop[ColumnReducer]) -> dict[Value | str, str]:
+    def _transposed(self, work: PhaseLoop[ColumnReducer]) -> dict[Value | str, str]:
         """Returns the loads and stores that are contiguous along the innermost loop, not along the
         columns."""
         elements, loops = self.elements, self.loops
@@ -132,17 +132,17 @@ class ColumnVectors:
         return several and far and flat.coefficient(loops.innermost) == 1
 
     def _arrays(self) -> None:
-        for number in range(len(self.work.turned)):
+        for number in range(len(self.work.transposed)):
             self.out.line(f"alignas(64) float u{number}[{PART_ROWS * self.widest}];")
 
     def _turn_in(self) -> None:
-        for number, key in enumerate(self.work.turned):
+        for number, key in enumerate(self.work.transposed):
             if isinstance(key, Value):
                 self._turn("in", number, key)
 
     def _turn_out(self) -> None:
         stores = {store.buffers[0]: store for store in self.work.phase.stores}
-        for number, key in enumerate(self.work.turned):
+        for number, key in enumerate(self.work.transposed):
             if isinstance(key, str):
                 self._turn("out", number, stores[key])
 

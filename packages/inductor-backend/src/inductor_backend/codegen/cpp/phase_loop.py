@@ -27,7 +27,7 @@ class PhaseLoop(Generic[R]):
     held: dict[Value, str] = field(default_factory=dict)
     #: Where a few rows of what lies across the columns are, transposed: a load, or a stored buffer, -> the
     #: place of the current row in an array.
-    turned: dict[Value | str, str] = field(default_factory=dict)
+    transposed: dict[Value | str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,10 +98,10 @@ def fits(
     inside = [value for value in work.values if value not in known]
     if any(value.dtype not in (torch.float32, torch.bool) for value in work.held):
         return False
-    plain = [value for value in inside if value not in work.turned]
-    if not inside or not all(_value_fits(elements, value) for value in plain):
+    here = [value for value in inside if value not in work.transposed]
+    if not inside or not all(_value_fits(elements, value) for value in here):
         return False
-    if not all(_store_fits(elements, store, work.turned) for store in work.phase.stores):
+    if not all(_store_fits(elements, store, work.transposed) for store in work.phase.stores):
         return False
     kinds = ("sum", "max", "min", "welford")
     return all(_reduction_fits(elements, store, kinds) for store, _ in work.reducers)
@@ -131,13 +131,13 @@ def _load_fits(elements: ElementWriter, value: Value) -> bool:
     return staged or (not empty and _is_contiguous(elements.loops, buffer, index))
 
 
-def _store_fits(elements: ElementWriter, store: Store, turned: Container[Value | str]) -> bool:
+def _store_fits(elements: ElementWriter, store: Store, transposed: Container[Value | str]) -> bool:
     (name,) = store.buffers
     if not store.is_assignment or store.value.dtype != torch.float32:
         return False
     if name in elements.body.row_buffers:
         return elements.body.row_buffers[name] == torch.float32
-    if name in turned:
+    if name in transposed:
         return True
     kind = elements.program.buffers[name].dtype
     empty = elements.may_be_empty(store.index)
@@ -211,10 +211,10 @@ def write(
             kind = "tc_m" if value.dtype == torch.bool else "tc_v"
             out.line(f"const {kind} {names[value]} = tc_take(lanes, {array} + {column});")
         for value in inside:
-            if value in work.turned:
+            if value in work.transposed:
                 names[value] = out.fresh("t")
                 out.line(
-                    f"const tc_v {names[value]} = tc_take(lanes, {work.turned[value]} + {column});"
+                    f"const tc_v {names[value]} = tc_take(lanes, {work.transposed[value]} + {column});"
                 )
         vectors = {value for value in (*work.held, *inside) if value in names}
         vectors = _emit(elements, [v for v in inside if v not in vectors], names, vectors)
@@ -222,8 +222,8 @@ def write(
             out.line("if (far) return false;")
         for store in work.phase.stores:
             text = _operand(store.value, names, vectors)
-            if store.buffers[0] in work.turned:
-                out.line(f"tc_put(lanes, {work.turned[store.buffers[0]]} + {column}, {text});")
+            if store.buffers[0] in work.transposed:
+                out.line(f"tc_put(lanes, {work.transposed[store.buffers[0]]} + {column}, {text});")
                 continue
             _put(elements, store, text, names, start)
         for store, reducer in work.reducers:

@@ -12,7 +12,7 @@ from inductor_backend.kernels import native
 
 @pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("tokens", [1023, 1024])
-def test_products_of_many_rows_stay_apart_where_that_is_faster(
+def test_matmuls_of_many_rows_stay_apart_where_that_is_faster(
     tokens, tiles, texts, monkeypatch
 ) -> None:
     monkeypatch.setattr(native, "multiplies_in_tiles", lambda: tiles)
@@ -28,5 +28,5 @@ def test_products_of_many_rows_stay_apart_where_that_is_faster(
         for result, wanted in zip(actual, heads(x), strict=True):
             torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
     (text,) = texts
-    products = text.count(" run_blocked(") + text.count(" run_packed(")
-    assert products == (3 if tokens == 1024 and not tiles else 1)
+    matmuls = text.count(" run_blocked(") + text.count(" run_packed(")
+    assert matmuls == (3 if tokens == 1024 and not tiles else 1)
