@@ -150,3 +150,11 @@ def test_a_python_that_the_tracer_does_not_know(monkeypatch, caplog, tmp_path):
     finally:
         releases.refusal.cache_clear()
         api._say_what_is_untested.cache_clear()
+
+
+def test_places_that_ask_about_sizes_are_texts():
+    """torch 2.11 has no text for a missing place: its error about a size that depends on data was an
+    AttributeError, which counted as the program's."""
+    env = torch_private.new_shape_env(lambda: "?", data_sizes=True)
+    place, _ = env._get_stack_summary()
+    assert isinstance(place.framework_loc, str)

@@ -122,7 +122,7 @@ def size_env_class() -> Any:
             stack, and imports torch._inductor and torch.export to know the files to leave out."""
             if self.log.isEnabledFor(logging.INFO):
                 return super()._get_stack_summary(is_debug, framework_loc)
-            return SLoc(framework_loc, None), ""
+            return SLoc(framework_loc or "", None), ""  # torch 2.11 has no text for None
 
         @contextlib.contextmanager
         def answering(self) -> Iterator[set[Any]]:
