@@ -13,8 +13,9 @@ import torch
 
 from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.device import Timing
+from cudagraphs_backend.limits import CALLS_TIMED_AGAIN
 from cudagraphs_backend.options import CudaGraphsOptions
-from cudagraphs_backend.policy import CpuBoundCheck
+from cudagraphs_backend.policy import DEVICE_BOUND, CpuBoundCheck
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
 from tests.cudagraphs.test_training import Net, seeded
@@ -66,6 +67,60 @@ def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
     assert reason in entry.reason
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_size_whose_pace_the_device_set_is_timed_once_more(simulated, stored):
+    """Another process may have used the device in the first calls."""
+    kept = {}
+    item = _runner_of_one(kept)
+    simulated.simulated.seconds = (1e-3, 9e-3)
+
+    def call(times):
+        for _ in range(times):
+            x = simulated.randn(64)
+            assert_equal(item([x])[0], program(x))
+
+    call(8)
+    assert list(kept.values()) == [DEVICE_BOUND]
+    if stored:  # in a later process
+        item = _runner_of_one(kept)
+    simulated.simulated.seconds = (1e-3, 1e-3)
+    call(CALLS_TIMED_AGAIN - 8)
+    assert item.row().replays == 0
+    call(32)
+    assert item.row().replays > 16 and list(kept.values()) == [""]
+
+
+def test_a_size_is_timed_no_third_time(simulated):
+    kept = {}
+    item = _runner_of_one(kept)
+    simulated.simulated.seconds = (1e-3, 9e-3)
+    for number in range(3 * CALLS_TIMED_AGAIN):
+        if number == 2 * CALLS_TIMED_AGAIN:
+            simulated.simulated.seconds = (1e-3, 1e-3)
+        item([simulated.randn(64)])
+    assert item.row().replays == 0 and list(kept.values()) == [DEVICE_BOUND]
+
+
+def _runner_of_one(kept):
+    """The runner of `program`, with verdicts in a dict as in the store."""
+
+    class Verdicts:
+        known = staticmethod(kept.get)
+        store = staticmethod(kept.__setitem__)
+
+    spec = types.SimpleNamespace(
+        name="one", backend="cudagraphs", phase=Phase.INFERENCE, mutations=(), sizes=(),
+        inputs=(InputSpec("x", Role.USER_INPUT, "x"),),
+        outputs=(types.SimpleNamespace(saved=False, gradient=False, dtype=torch.float32),),
+    )  # fmt: skip
+    traits = Traits(torch.device("cpu"), None, (0,), 1, 3)
+    options = CudaGraphsOptions(**UNQUERIED)
+    return GraphedRunner(
+        lambda inputs: [program(inputs[0])], traits, spec, states.of(traits.device), options,
+        verdicts=Verdicts,
+    )  # fmt: skip
+
+
 def test_launches_leave_gaps_that_count():
     """A device that sets the pace idles between launches: 100 of them cost 4 % of 5 ms, 20 do not."""
     for launches, pays in ((100, True), (20, False)):
@@ -82,28 +137,10 @@ def test_launches_leave_gaps_that_count():
 def test_verdicts_of_earlier_processes(simulated, pace):
     """The second process neither times calls again nor waits for that with its capture."""
     kept = {}
-
-    class Verdicts:
-        known = staticmethod(kept.get)
-        store = staticmethod(kept.__setitem__)
-
-    def made():
-        spec = types.SimpleNamespace(
-            name="one", backend="cudagraphs", phase=Phase.INFERENCE, mutations=(), sizes=(),
-            inputs=(InputSpec("x", Role.USER_INPUT, "x"),),
-            outputs=(types.SimpleNamespace(saved=False, gradient=False, dtype=torch.float32),),
-        )  # fmt: skip
-        traits = Traits(torch.device("cpu"), None, (0,), 1, 3)
-        options = CudaGraphsOptions(**UNQUERIED)
-        return GraphedRunner(
-            lambda inputs: [program(inputs[0])], traits, spec, states.of(traits.device), options,
-            verdicts=Verdicts,
-        )  # fmt: skip
-
     simulated.simulated.seconds = pace
     replays = []
     for _ in range(2):  # processes
-        item = made()
+        item = _runner_of_one(kept)
         for _ in range(8):
             x = simulated.randn(64)
             assert_equal(item([x])[0], program(x))

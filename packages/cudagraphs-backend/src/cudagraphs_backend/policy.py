@@ -7,7 +7,8 @@ that fit its CUDA graphs, free memory, the number of captured sizes, and what wo
 
 CPU-bound check: a CUDA graph pays where the host, not the device, limits a graph's speed, or where
 the device idles between so many launches that it counts. It times plain runs. Nothing waits for the
-device: a run that it has not finished after `QUERIES` queries counts as device-bound."""
+device: a run that it has not finished after `QUERIES` queries counts as device-bound. A device-bound
+size is timed once more after `CALLS_TIMED_AGAIN` calls: other processes may have used the device."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from cudagraphs_backend.capture import CapturedGraph
 from cudagraphs_backend.device import Device, Timing
 from cudagraphs_backend.layout import Result
 from cudagraphs_backend.limits import (
+    CALLS_TIMED_AGAIN,
     MAX_MEASURED_COPIES,
     MAX_MEASURED_SIZES,
     MAX_UNPAID_CALLS,
@@ -52,6 +54,9 @@ LAUNCH_GAP, GAPS_PART = 2e-6, 0.02
 
 #: Bytes of results whose copies take as long as a replay saves for one launch.
 COPIED_BYTES_OF_LAUNCH = 2 * 2**20
+
+#: The verdict on a size whose speed the device limits.
+DEVICE_BOUND = "the device sets its pace, not the host"
 
 #: How often the timings are queried before the device has finished the runs.
 QUERIES = 64
@@ -104,6 +109,8 @@ class CpuBoundCheck:
     queries: int = 0
     timings: list[Timing] = field(default_factory=list)
     verdict: str | None = None
+    #: Calls since the size counts as device-bound; None once it is timed again.
+    calls: int | None = 0
 
     @property
     def wanted(self) -> bool:
@@ -116,6 +123,17 @@ class CpuBoundCheck:
     @property
     def decided(self) -> bool:
         return self.verdict is not None
+
+    def reopened(self) -> bool:
+        """Counts a plain call of a size that counts as device-bound; returns whether the size is timed
+        again from here on."""
+        if self.verdict != DEVICE_BOUND or self.calls is None:
+            return False
+        self.calls += 1
+        if self.calls < CALLS_TIMED_AGAIN:
+            return False
+        self.verdict, self.calls, self.queries = None, None, 0
+        return True
 
     def against(self) -> str | None:
         """Returns why a CUDA graph does not pay; None where it does, or where that is undecided."""
@@ -141,7 +159,7 @@ class CpuBoundCheck:
             if device is not None:
                 gaps = self.launches * LAUNCH_GAP
                 votes += timing.host >= part * device or gaps >= GAPS_PART * device
-        return "" if 2 * votes > len(self.timings) else "the device sets its pace, not the host"
+        return "" if 2 * votes > len(self.timings) else DEVICE_BOUND
 
 
 class GraphEntry:

@@ -195,6 +195,8 @@ class GraphedRunner:
                 if graph.free():
                     return graph
                 busy += 1
+        if entry.reason and entry.timed.reopened():
+            entry.reason = ""
         if (
             entry.reason
             or entry.runs < self._policy.warmup
