@@ -13,7 +13,7 @@ import torch
 
 from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.device import Timing
-from cudagraphs_backend.limits import CALLS_TIMED_AGAIN
+from cudagraphs_backend.limits import MAX_DEVICE_BOUND_CALLS
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.policy import DEVICE_BOUND, CpuBoundCheck
 from cudagraphs_backend.runner import GraphedRunner
@@ -84,7 +84,7 @@ def test_a_size_whose_pace_the_device_set_is_timed_once_more(simulated, stored):
     if stored:  # in a later process
         item = _runner_of_one(kept)
     simulated.simulated.seconds = (1e-3, 1e-3)
-    call(CALLS_TIMED_AGAIN - 8)
+    call(MAX_DEVICE_BOUND_CALLS - 8)
     assert item.row().replays == 0
     call(32)
     assert item.row().replays > 16 and list(kept.values()) == [""]
@@ -94,8 +94,8 @@ def test_a_size_is_timed_no_third_time(simulated):
     kept = {}
     item = _runner_of_one(kept)
     simulated.simulated.seconds = (1e-3, 9e-3)
-    for number in range(3 * CALLS_TIMED_AGAIN):
-        if number == 2 * CALLS_TIMED_AGAIN:
+    for number in range(3 * MAX_DEVICE_BOUND_CALLS):
+        if number == 2 * MAX_DEVICE_BOUND_CALLS:
             simulated.simulated.seconds = (1e-3, 1e-3)
         item([simulated.randn(64)])
     assert item.row().replays == 0 and list(kept.values()) == [DEVICE_BOUND]

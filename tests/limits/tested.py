@@ -38,7 +38,7 @@ ELSEWHERE: dict[str, str] = {
     "MAX_TURN_SECONDS": "autoselect/test_auto.py::test_a_call_waits_for_one_timed_call_at_most",
     "MAX_UNKNOWN_BACKWARDS": "execution/test_persistent_cache_training.py"
     "::test_backwards_that_are_compiled_later_are_written_too",
-    "CALLS_TIMED_AGAIN": "cudagraphs/test_pacing.py::test_a_size_whose_pace_the_device_set_is_timed_once_more",
+    "MAX_DEVICE_BOUND_CALLS": "cudagraphs/test_pacing.py::test_a_size_whose_pace_the_device_set_is_timed_once_more",
     "MAX_UNPAID_CALLS": "cudagraphs/test_pacing.py::test_parameters_in_new_memory_in_each_call",
     "MAX_VERDICT_USES": "execution/test_persistent_cache_keys.py::test_what_runs_natively_does_so_at_once_in_a_later_process",
     "MAX_WARMUP_ROUNDS": "background/test_warmup.py::test_arguments_that_never_settle_are_an_error",

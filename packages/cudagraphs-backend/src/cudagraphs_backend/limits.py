@@ -62,8 +62,8 @@ MAX_UNPAID_CALLS = LIMITS.add(
     beyond="The size runs without a CUDA graph from then on, if it had fewer replays.",
     seen="`explain`",
 )
-CALLS_TIMED_AGAIN = LIMITS.add(
-    "CALLS_TIMED_AGAIN",
+MAX_DEVICE_BOUND_CALLS = LIMITS.add(
+    "MAX_DEVICE_BOUND_CALLS",
     256,
     unit="plain calls of a size whose pace the device seemed to set",
     beyond="The size is timed again, once: other work may have used the device the first time.",

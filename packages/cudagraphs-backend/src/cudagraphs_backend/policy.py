@@ -8,7 +8,7 @@ that fit its CUDA graphs, free memory, the number of captured sizes, and what wo
 CPU-bound check: a CUDA graph pays where the host, not the device, limits a graph's speed, or where
 the device idles between so many launches that it counts. It times plain runs. Nothing waits for the
 device: a run that it has not finished after `QUERIES` queries counts as device-bound. A device-bound
-size is timed once more after `CALLS_TIMED_AGAIN` calls: other processes may have used the device."""
+size is timed once more after `MAX_DEVICE_BOUND_CALLS` calls: other processes may have used the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cudagraphs_backend.capture import CapturedGraph
 from cudagraphs_backend.device import Device, Timing
 from cudagraphs_backend.layout import Result
 from cudagraphs_backend.limits import (
-    CALLS_TIMED_AGAIN,
+    MAX_DEVICE_BOUND_CALLS,
     MAX_MEASURED_COPIES,
     MAX_MEASURED_SIZES,
     MAX_UNPAID_CALLS,
@@ -130,7 +130,7 @@ class CpuBoundCheck:
         if self.verdict != DEVICE_BOUND or self.calls is None:
             return False
         self.calls += 1
-        if self.calls < CALLS_TIMED_AGAIN:
+        if self.calls < MAX_DEVICE_BOUND_CALLS:
             return False
         self.verdict, self.calls, self.queries = None, None, 0
         return True
