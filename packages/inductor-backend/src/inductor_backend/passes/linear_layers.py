@@ -7,6 +7,7 @@ floats round before. Our matmuls, their epilogues and packed weights take what t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -72,13 +73,16 @@ def _replace(editor: Editor, node: Node) -> None:
     else:
         rows = new(aten.reshape.default, a, [-1, a.meta["val"].shape[2]])  # type: ignore[union-attr]
     matrix = new(aten.select.int, b, 0, 0)
-    if value.dtype != torch.float32 or not _with_bias(editor, node, rows, matrix):
+    if value.dtype != torch.float32 or not _with_bias(editor, node, rows, matrix, sizes):
         result = new(aten.mm.default, rows, matrix)
         put(editor, node, new(aten.view.default, result, sizes))
 
 
-def _with_bias(editor: Editor, node: Node, rows: Any, matrix: Any) -> bool:
-    """Puts a matmul with its bias in place of `node` and the only reader, if that adds one."""
+def _with_bias(
+    editor: Editor, node: Node, rows: Any, matrix: Any, sizes: Sequence[int] | None = None
+) -> bool:
+    """Puts a matmul with its bias in place of `node` and the only reader, if that adds one. sizes: of
+    the node, where it is a batch."""
     chain = [node]
     while len(chain[-1].users) == 1 and next(iter(chain[-1].users)).target in _VIEWS:
         chain += chain[-1].users
@@ -88,6 +92,8 @@ def _with_bias(editor: Editor, node: Node, rows: Any, matrix: Any) -> bool:
     (added,) = chain[-1].users
     like = editor.before(added)
     result = like(aten.addmm.default, bias, rows, matrix)
+    if sizes is not None:
+        result = like(aten.view.default, result, sizes)
     for view in chain[1:]:
         result = like(view.target, result, *view.args[1:], **view.kwargs)
     put(editor, added, result)
