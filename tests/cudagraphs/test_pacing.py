@@ -70,8 +70,8 @@ def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_size_whose_pace_the_device_set_is_timed_once_more(simulated, stored):
     """Another process may have used the device in the first calls."""
-    kept = {}
-    item = _runner_of_one(kept)
+    verdicts = {}
+    item = _runner_of_one(verdicts)
     simulated.simulated.seconds = (1e-3, 9e-3)
 
     def call(times):
@@ -80,33 +80,33 @@ def test_a_size_whose_pace_the_device_set_is_timed_once_more(simulated, stored):
             assert_equal(item([x])[0], program(x))
 
     call(8)
-    assert list(kept.values()) == [DEVICE_BOUND]
+    assert list(verdicts.values()) == [DEVICE_BOUND]
     if stored:  # in a later process
-        item = _runner_of_one(kept)
+        item = _runner_of_one(verdicts)
     simulated.simulated.seconds = (1e-3, 1e-3)
     call(MAX_DEVICE_BOUND_CALLS - 8)
     assert item.row().replays == 0
     call(32)
-    assert item.row().replays > 16 and list(kept.values()) == [""]
+    assert item.row().replays > 16 and list(verdicts.values()) == [""]
 
 
 def test_a_size_is_timed_no_third_time(simulated):
-    kept = {}
-    item = _runner_of_one(kept)
+    verdicts = {}
+    item = _runner_of_one(verdicts)
     simulated.simulated.seconds = (1e-3, 9e-3)
     for number in range(3 * MAX_DEVICE_BOUND_CALLS):
         if number == 2 * MAX_DEVICE_BOUND_CALLS:
             simulated.simulated.seconds = (1e-3, 1e-3)
         item([simulated.randn(64)])
-    assert item.row().replays == 0 and list(kept.values()) == [DEVICE_BOUND]
+    assert item.row().replays == 0 and list(verdicts.values()) == [DEVICE_BOUND]
 
 
-def _runner_of_one(kept):
+def _runner_of_one(verdicts):
     """The runner of `program`, with verdicts in a dict as in the store."""
 
     class Verdicts:
-        known = staticmethod(kept.get)
-        store = staticmethod(kept.__setitem__)
+        known = staticmethod(verdicts.get)
+        store = staticmethod(verdicts.__setitem__)
 
     spec = types.SimpleNamespace(
         name="one", backend="cudagraphs", phase=Phase.INFERENCE, mutations=(), sizes=(),
@@ -136,17 +136,17 @@ def test_launches_leave_gaps_that_count():
 @pytest.mark.parametrize("pace", [(1e-3, 1e-3), (1e-3, 5e-3)], ids=["host", "device"])
 def test_verdicts_of_earlier_processes(simulated, pace):
     """The second process neither times calls again nor waits for that with its capture."""
-    kept = {}
+    verdicts = {}
     simulated.simulated.seconds = pace
     replays = []
     for _ in range(2):  # processes
-        item = _runner_of_one(kept)
+        item = _runner_of_one(verdicts)
         for _ in range(8):
             x = simulated.randn(64)
             assert_equal(item([x])[0], program(x))
         replays.append(item.row().replays)
         simulated.simulated.seconds = (1e-3, 7e-3 if pace[0] == pace[1] else 1e-3)
-    assert replays == ([4, 7] if pace[0] == pace[1] else [0, 0]) and len(kept) == 1
+    assert replays == ([4, 7] if pace[0] == pace[1] else [0, 0]) and len(verdicts) == 1
 
 
 def test_verdicts_are_kept_by_module_size_and_device(fresh_cache, monkeypatch):
