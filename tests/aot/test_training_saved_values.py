@@ -86,6 +86,21 @@ def test_repeated_rows_are_gathered_again_by_backends_that_fuse(gathered, dynami
         assert saved <= 4 * (5 * 16 + 40 * 16 + 40) + 8 * 40
 
 
+@pytest.mark.parametrize("columns", [7, 8])
+def test_rows_of_less_than_32_bytes_are_saved_for_each_edge(columns):
+    i, j = torch.arange(40) * 7 % 5, torch.arange(40) * 3 % 5
+
+    def program(m, x, i, j):
+        h = x @ m.w
+        return torch.zeros_like(h).index_add(0, j, h[i] * (x[j, :1] @ m.v))
+
+    model = Calls(program, w=parameter(4, columns), v=parameter(1, columns))
+    assert_steps_equal(model, (X, i, j), {"backend": "inductor"})
+    saved = lowered(model, X, i, j, backend="inductor").split.saved_bytes
+    rows = 5 if columns == 8 else 40
+    assert saved == 4 * (rows * columns + 40 * columns + 40)
+
+
 def assert_steps_equal(model, inputs, options):
     ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
     compiled = tracer_core.compile(ours, **options)

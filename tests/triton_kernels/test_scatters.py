@@ -241,6 +241,10 @@ ADDED_ALONG_ROWS = {
         False),
     "fewer than the result's elements": (
         lambda x, i, g: gathered_points(x, i[:, :4], g[:, :, :4]) * 2, False),
+    "stored to along another dimension before": (
+        lambda x, i, g: (x * 0).scatter(1, (i[:, :1, None] % 16).expand(3, 1, 10), x[:, :1])
+        .scatter_add(2, i[:, None].expand_as(g), g).sin(), True),
+    "few channels": (lambda x, i, g: gathered_points(x[:, :7], i, g[:, :7]).sin(), False),
     "along rows already": (
         lambda x, i, g: (x * 0).index_add(1, i[0] % 16, g.transpose(1, 2)[:, :, :10]).sin(), False),
 }  # fmt: skip
@@ -263,7 +267,7 @@ def test_neighbouring_threads_add_to_neighbouring_elements(name, dynamic, dtype)
         program.buffers[name].layout
         for node in program.nodes
         for store in node.stores
-        if store.atomic
+        if store.atomic and store.combine == "add"
         for name in store.buffers
     ]
     moved = moved or (name == "returned" and dtype == torch.bfloat16)  # as float32, then rounded

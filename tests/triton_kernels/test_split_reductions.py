@@ -156,6 +156,22 @@ def test_places_are_found_in_parts(name, monkeypatch):
         assert ours.dtype == eager.dtype and torch.equal(ours, eager)
 
 
+def sums_of_two_results(x, w, v):
+    """Sums of columns that share no operand; one kernel makes what they read."""
+    y, z = x.softmax(1), x - x.amax(1, keepdim=True)
+    return y, z, (y * w).sum(0), (z * v).sum(0)
+
+
+@pytest.mark.parametrize("rows", [512, 4096])
+def test_sums_that_share_no_operand_are_one_kernel_where_they_read_little(rows):
+    inputs = R(rows, 512), R(512), R(512)
+    with interpreted():
+        result = compiled(sums_of_two_results, *inputs)
+    bodies = [part for group in result.compilation.plan.groups for part in group.parts or [group]]
+    parts = [group for group in bodies if group.domain.reduced == (False, True, False)]
+    assert [len(group.nodes) for group in parts] == ([2] if rows == 512 else [1, 1])
+
+
 def test_neighbours_read_neighbours():
     """A program's threads read along memory: the channels of channels-last images, not their
     parts.

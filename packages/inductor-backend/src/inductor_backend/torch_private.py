@@ -80,21 +80,17 @@ def floor_div(size: Any, number: int) -> Any:
     return FloorDiv(size, number)
 
 
-def is_known_to_be(size: Any, number: int) -> bool:
-    """Whether a symbolic size is that number for every call that passes the guards."""
+def is_known_to_be(size: Any, number: Any) -> bool:
+    """Whether a size is that number, of which either may be symbolic, for every call that passes the
+    guards. A comparison of symbolic sizes by ``==`` adds a guard, which is too late in a backend."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
 
     return bool(statically_known_true(size == number))
 
 
 def are_known_to_be(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether sizes, of which some may be symbolic, are `others` for every call that passes the
-    guards. A comparison of symbolic sizes by ``==`` adds a guard, which is too late in a backend."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
-
-    return len(sizes) == len(others) and all(
-        statically_known_true(size == other) for size, other in zip(sizes, others, strict=True)
-    )
+    """Whether a tensor's sizes are `others` in this sense."""
+    return len(sizes) == len(others) and all(map(is_known_to_be, sizes, others))
 
 
 def upper_bound(expr: Any, ranges: Mapping[Any, tuple[int, int | None]]) -> int | None:

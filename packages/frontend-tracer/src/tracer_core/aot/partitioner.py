@@ -57,7 +57,6 @@ _DECISIONS = overloads_with(Trait.DECIDES)
 _EXACT = overloads_with(Trait.EXACT)
 _MASKS = (torch.bool, torch.uint8)
 
-
 #: Bytes of a row from which on gathering rows again is about as fast as reading their copies: what
 #: a GPU reads from memory at once.
 MIN_ROW_BYTES = 32
@@ -572,8 +571,7 @@ def _row_bytes(gather: Node, source: torch.Tensor) -> int:
     """Returns the bytes of the elements behind the dimensions that a gather indexes."""
     where = gather.args[1]
     if isinstance(where, (list, tuple)):
-        dim = max(place for place, index in enumerate(where) if index is not None)
-    else:
-        dim = where % source.ndim if isinstance(where, int) else 0
-    elements: int = math.prod(map(hint_of, source.shape[dim + 1 :]))
+        where = max(place for place, index in enumerate(where) if index is not None)
+    dim = where if isinstance(where, int) else 0  # of `embedding` the indices
+    elements: int = math.prod(map(hint_of, source.shape[dim:][1:]))
     return source.element_size() * elements

@@ -86,9 +86,9 @@ def size_env_class() -> Any:
     class SizeEnv(ShapeEnv):
         """from_one: symbols whose range includes 1. asked: symbols tested without a guard; None
         where tests become guards. shared: (size or stride, dimension) -> the symbol that further
-        tensors get there; None where each gets its own. constant_nodes: the SymNode of each constant. answers: the
-        results of operators on fakes, until a symbol is replaced (None: each query counts);
-        answers_version: the count of replacements that they belong to."""
+        tensors get there; None where each gets its own. constant_nodes: the SymNode of each
+        constant. answers: the results of operators on fakes, until a symbol is replaced (None:
+        each query counts); answers_version: the count of replacements that they belong to."""
 
         def __init__(self, outputs_of_any_size: bool = False) -> None:
             super().__init__(

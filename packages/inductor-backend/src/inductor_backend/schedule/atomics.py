@@ -108,9 +108,11 @@ def _is_row(index: Sequence[Index], dim: int) -> bool:
 
 
 def _with_last_loop(node: LoopNode, index: Index) -> LoopNode:
-    """Returns the node with the loop whose variable the index is as its last one."""
+    """Returns the node with the loop whose variable the index is as its last one; the node itself
+    where the index is data (of values that are stored along this dimension)."""
     last = index.loop
-    assert last is not None
+    if last is None:
+        return node
     order = [*(loop for loop in range(len(node.sizes)) if loop != last), last]
     sizes = tuple(node.sizes[loop] for loop in order)
     reduced = tuple(node.reduced[loop] for loop in order)

@@ -239,7 +239,7 @@ class Fusion:
     def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
         """Horizontal fusion of small reductions: finds a group with the same loops that reads results
         of the same kernel (both halves of a normalization's gradient, means and squares)."""
-        if not any(node.reduced) or self._reads_much(node.reads()):
+        if not any(node.reduced):
             return None
         domain = Domain(node.sizes, node.reduced)
         makers = {

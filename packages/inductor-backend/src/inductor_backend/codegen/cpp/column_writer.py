@@ -233,9 +233,9 @@ class ColumnWriter:
 
     def _several_points(self, work: PhaseLoop[ColumnReducer], names: dict[Value, str]) -> bool:
         """Sums of floats add several elements of a column in float at a time, products multiply them in
-        double, because converting, loading and storing the sum cost more than an addition. Not beyond the caches: there
-        row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by side 27, 2 rows 17). Returns
-        whether it wrote such a loop."""
+        double, because converting, loading and storing the sum cost more than an addition. Not
+        beyond the caches: there row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by
+        side 27, 2 rows 17). Returns whether it wrote such a loop."""
         elements, phase = self.elements, work.phase
         if 4 * self.loops.sizes.hint(product(self.loops.nest.sizes)) >= STREAMED:
             return False

@@ -225,10 +225,8 @@ def _reduction(
     elements = x_block * r_block
     if not fits:
         warps = max(1, min(8, elements // 128))
-    elif column:  # a thread adds up the columns that it holds: the longer, the fewer exchanges
+    elif column or gathered:  # a thread adds up what it holds: the longer, the fewer exchanges
         warps = max(1, elements // 1024)
-    elif gathered:
-        warps = max(1, min(8, elements // 1024))
     else:
         warps = max(1, min(8 if r_block < MAX_PERSISTENT else 16, elements // 256))
     return Tile(
