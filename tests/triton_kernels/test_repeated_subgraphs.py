@@ -148,3 +148,61 @@ def test_layers_that_write_to_their_states(device, messages):
             fast(x, weights, mine), program(x, weights, theirs), rtol=1e-4, atol=1e-4
         )
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+class Modulated(torch.nn.Module):
+    """A layer whose norms are scaled and shifted by a product of one condition, as in a diffusion
+    transformer: the product of the next layer is there before this one is done."""
+
+    def __init__(self):
+        super().__init__()
+        self.modulation, self.mix = torch.nn.Linear(WIDTH, 6 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x, condition):
+        a, b, c, d, e, f = self.modulation(condition)[:, None].chunk(6, -1)
+        normalized = torch.nn.functional.layer_norm
+        x = x + c * self.mix(normalized(x, (WIDTH,)) * (1 + a) + b)
+        hidden = torch.nn.functional.gelu(self.up(normalized(x, (WIDTH,)) * (1 + d) + e))
+        return x + f * self.down(hidden)
+
+
+def test_layers_that_need_a_product_of_the_next_one(device, messages):
+    layers = torch.nn.ModuleList(Modulated() for _ in range(8)).to(device)
+
+    def program(x, condition):
+        condition = torch.nn.functional.silu(condition)
+        for layer in layers:
+            x = layer(x, condition)
+        return x
+
+    fast = tracer_core.compile(program)
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.randn(2, 3, WIDTH, device=device)
+            condition = torch.randn(2, WIDTH, device=device)
+            wanted = program(x, condition)
+            torch.testing.assert_close(fast(x, condition), wanted, rtol=1e-4, atol=1e-4)
+            layers[5].modulation.bias.data.add_(0.5)
+    (text,) = messages
+    assert text.endswith("times: four are lowered")
+
+
+def test_copies_of_all_layers(device, messages):
+    """Results that are laid out anew: those of several layers would be one kernel."""
+    weights = [torch.randn(WIDTH, WIDTH, device=device) / 3 for _ in range(16)]
+
+    def program(x):
+        transposed = []
+        for weight in weights:
+            hidden = x @ weight
+            transposed.append(hidden.t().contiguous())
+            x = x + hidden.sin().tanh() * 0.5
+        return x, transposed
+
+    fast = tracer_core.compile(program)
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.randn(5, WIDTH, device=device)
+            torch.testing.assert_close(fast(x), program(x), rtol=1e-4, atol=1e-4)
+    assert messages and all(text.endswith("four are lowered") for text in messages), messages

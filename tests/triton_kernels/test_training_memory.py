@@ -310,3 +310,24 @@ def test_a_large_temporary_dies_before_a_later_convolution(monkeypatch):
         images = torch.empty(2, 4, 64, 64, dtype=torch.float16)
     memory, _ = of_inference(decoder, images.to(memory_format=torch.channels_last))
     assert memory.peak < 100 * MiB
+
+
+def test_a_run_of_kernels_gives_back_memory_in_between():
+    """Five scans of 16 MiB, each of which reads what the last one wrote, then a product of 64 MiB:
+    kernels in a row would hold all five at once, the arena two beside the product and what it gives."""
+
+    class Scans(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(128, 1 << 18, bias=False)
+
+        def forward(self, x):
+            for _ in range(5):
+                x = (x + x.flip(0)).tanh().cumsum(1)
+            return self.head(x.sum(1)).softmax(1).cumsum(0).amax(1)
+
+    with torch.device("meta"):
+        net, x = Scans(), torch.empty(64, 512, 128)
+    memory, compilation = of_inference(net, x)
+    arguments = 16 * MiB + 128 * MiB  # the input and the weight
+    assert memory.peak < arguments + 130 * MiB  # two results of 64 MiB

@@ -23,6 +23,7 @@ from inductor_backend.ir.nodes import BufferKind, ExternNode
 from inductor_backend.kernel_table import kernel_table
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.passes.outline import note_all_instances
 from inductor_backend.runtime.cuda.build import start_early
 from inductor_backend.runtime.generated_module import Artifact, load_module, runner_of
 from inductor_backend.schedule.atomics import (
@@ -111,7 +112,9 @@ def split_long_reductions(c: Compilation) -> None:
 def fuse_loops(c: Compilation) -> None:
     """Groups loops into kernels."""
     fuel = FUEL.read() if c.options.fuse else 0
-    c.plan = Fusion(c.program, c.sizes, fuel, codegen_of(c.target).limits).run()
+    assert c.lowered is not None
+    limits = codegen_of(c.target).limits
+    c.plan = Fusion(c.program, c.sizes, fuel, limits, c.lowered.instances).run()
 
 
 def split_divisions(c: Compilation) -> None:
@@ -177,6 +180,7 @@ def _full_graph(c: Compilation) -> Compilation:
 def verify_replication(c: Compilation) -> None:
     """Compares the replicated program with that of the whole graph."""
     if c.outline is not None:
+        note_all_instances(c.outline.repeats)
         full = _full_graph(c)
         same_plans((c.program, c.plan, c.kernels), (full.program, full.plan, full.kernels))
 
@@ -270,7 +274,7 @@ def group_runs(c: Compilation) -> None:
             allocate(step, group.extern.writes)
             c.steps.append(step)
         else:
-            if not c.steps or c.steps[-1].run is None:
+            if not c.steps or c.steps[-1].run is None or number in c.memory.breaks:
                 c.steps.append(WrapperStep(run=module.open_run()))
             step = c.steps[-1]
             assert step.run is not None

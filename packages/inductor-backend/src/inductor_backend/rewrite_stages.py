@@ -16,7 +16,6 @@ from inductor_backend.passes.freeze import frozen_editor, frozen_runner, without
 from inductor_backend.passes.fx_edit import Editor
 from inductor_backend.passes.outline import outlined
 from inductor_backend.passes.repeated_subgraphs import find_repeats
-from inductor_backend.passes.shared_values import with_shared_values
 from inductor_backend.passes.weight_packing import pays_anywhere
 from tracer_core.plugin_api import CompileSpec, RequirementError, graph_listing
 
@@ -61,15 +60,14 @@ def _outline(c: Compilation, resume_stage: str) -> None:
         return  # a loop is written for one call
     if FUEL.read() is not None:
         return
-    gm = with_shared_values(c.gm)
-    repeats = find_repeats(gm.graph)
+    repeats = find_repeats(c.gm.graph)
     if repeats is None:
         return
     if c.target.triton and any(
         repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)
     ):
         return
-    c.outline, c.resume_stage = outlined(gm, repeats), resume_stage
+    c.outline, c.resume_stage = outlined(c.gm, repeats), resume_stage
     c.gm = c.outline.small
 
 

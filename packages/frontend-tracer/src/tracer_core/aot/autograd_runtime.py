@@ -32,6 +32,7 @@ from tracer_core.aot.autograd_node import (
 from tracer_core.aot.ddp_backward import Replicas
 from tracer_core.aot.ddp_buckets import Part
 from tracer_core.aot.double_backward import recompute_forward
+from tracer_core.aot.equal_values import merge_equal
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
 from tracer_core.aot.lower import output_args, verified
@@ -78,6 +79,8 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     values = captured_values(captured.gm, captured.real_inputs, grad=True)
     lowering = JointLowering(captured.gm, values, request, captured.real_inputs)
     joint = replace(lowering.joint(captured.inputs), written_later=captured.written_later)
+    merged = merge_equal(lowering.forward or joint.forward, joint.outputs)
+    joint = replace(joint, forward=tuple(node for node in joint.forward if node not in merged))
     budget = getattr(request.options, "memory_budget", 1.0)
     choose = resolve(request.backend.partition)
     if request.backend.fuses and choose is None:
@@ -100,6 +103,8 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
 
     def of_outputs(outputs: Collection[int]) -> tuple[Lowered, Split]:
         part = lowering.joint_of(joint, outputs)
+        for node, first in merged.items():
+            node.replace_all_uses_with(first)
         split = partitioner.split_of(part)
         text = "_".join(map(str, sorted(outputs)))
         own = replace(later, name=derived_name(later.name, f"of_{text}"))

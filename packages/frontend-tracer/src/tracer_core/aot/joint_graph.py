@@ -105,6 +105,8 @@ class JointLowering(Lowering):
                 self.leaves[id(values[node])] = value.requires_grad
 
     def _interpret_node(self, node: torch.fx.Node) -> None:
+        if node.target in GRADIENT_CALLS and not self.forward:
+            self.forward = tuple(self.recorder.graph.nodes)
         super()._interpret_node(node)
         for leaf in pytree.tree_leaves(self.env.get(node)):
             if isinstance(leaf, torch.Tensor) and not leaf._is_view() and leaf.grad_fn is not None:

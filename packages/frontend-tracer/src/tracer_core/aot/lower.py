@@ -24,6 +24,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import ctc_loss, view_aliasing
 from tracer_core.aot.dead_code import remove_dead_nodes
+from tracer_core.aot.equal_values import merge_equal
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.functionalization import Interpretation
 from tracer_core.aot.late_waits import wait_late
@@ -186,12 +187,15 @@ class Lowering(Interpretation):
     ) -> None:
         super().__init__(gm, values, decomposition_table(request.backend))
         self.request = request
+        #: The nodes before the first gradient that the captured graph computes itself.
+        self.forward: tuple[torch.fx.Node, ...] = ()
 
     def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
         """Interprets the captured graph, then finishes the ATen graph."""
         with self.active():
             ending = self.finish()
         recorder = self.recorder
+        merge_equal(self.forward or tuple(recorder.graph.nodes), ending.planner.nodes)
         recorder.graph.output(tuple(ending.planner.nodes))
         remove_dead_nodes(recorder.graph)
         wait_late(recorder.graph)

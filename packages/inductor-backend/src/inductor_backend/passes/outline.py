@@ -67,6 +67,14 @@ def outlined(module: torch.fx.GraphModule, repeats: Repeats) -> Outline:
     return Outline(module, lazy_graph_module(module, graph), repeats, returned)
 
 
+def note_all_instances(repeats: Repeats) -> None:
+    """Notes of each node of the whole graph which instance it belongs to, so that lowering all of
+    them decides as lowering four does."""
+    for number in range(repeats.count):
+        for offset, at in enumerate(repeats.instance(number)):
+            repeats.calls[at].meta[INSTANCE] = (number, offset)
+
+
 def _returned(
     graph: torch.fx.Graph, repeats: Repeats, place: dict[Node, int]
 ) -> tuple[tuple[int | tuple[int, int, int], ...], list[Any]]:

@@ -7,8 +7,9 @@ fusion are kept for logs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from inductor_backend.ir.index_expr import Index, product
@@ -114,7 +115,9 @@ class FusionPlan:
 class Fusion:
     """Assigns nodes to groups one by one, in program order.
 
-    fuel: the number of fusions allowed (None: all), for bisecting a wrong result."""
+    fuel: the number of fusions allowed (None: all), for bisecting a wrong result. instances: buffer
+    -> the number of the repeated subgraph that makes it; copies of several share no kernel, which
+    would keep one subgraph from standing for the others."""
 
     def __init__(
         self,
@@ -122,7 +125,9 @@ class Fusion:
         sizes: SizeVars,
         fuel: int | None = None,
         limits: FusionLimits = FusionLimits(),
+        instances: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        self.instances = instances
         # key (`kind_of`) -> the group of updates or copies that may still grow
         self.open: dict[Any, Group] = {}
         self.program, self.sizes, self.fuel, self.limits = program, sizes, fuel, limits
@@ -234,7 +239,9 @@ class Fusion:
         while value.name == "cast":
             (value,) = value.args
         small = isinstance(numel, int) and numel <= MAX_FUSED_COPY
-        return ("copy", node.sizes) if small and value.name == "load" else None
+        if not small or value.name != "load":
+            return None
+        return "copy", node.sizes, self.instances.get(node.writes[0])
 
     def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
         """Horizontal fusion of small reductions: finds a group with the same loops that reads results

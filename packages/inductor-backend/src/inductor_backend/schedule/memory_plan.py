@@ -13,7 +13,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.ir.index_expr import Expr, simplify
@@ -63,12 +63,14 @@ class Life:
 @dataclass(slots=True)
 class MemoryPlan:
     """offsets: storage -> byte offset in the arena. size: bytes of the arena. drop_after: step ->
-    names of tensors whose last use it is. over: tensor -> the tensor whose memory it reuses."""
+    names of tensors whose last use it is. over: tensor -> the tensor whose memory it reuses. breaks:
+    kernels that are not launched by the call of the kernel before, but by the next one."""
 
     offsets: dict[str, Expr] = field(default_factory=dict)
     size: Expr = 0
     drop_after: dict[int, list[str]] = field(default_factory=dict)
     over: dict[str, str] = field(default_factory=dict)
+    breaks: set[int] = field(default_factory=set)
 
 
 def plan_memory(
@@ -81,7 +83,8 @@ def plan_memory(
     """Plans the temporaries: they share one allocation per call, or (`Arena`) are separate tensors
     that reuse the memory of a tensor that their kernel reads last. Of the arena, which lives from its
     first use to its last, the buffers that tensors could reuse, or on GPUs all large ones, become
-    tensors, too, if the call's peak memory shrinks."""
+    tensors, too, if the call's peak memory shrinks; with those, kernels in a row may be several
+    launches, between which memory is given back."""
     touched = touched_storages(program, groups, kernels)
     pairs = zip(touched, kernels, strict=True)
     by_operators = {name for names, kernel in pairs if kernel is None for name in names}
@@ -104,20 +107,37 @@ def plan_memory(
     anywhere = _written_over(program, groups, kernels, life, outputs, {})
     reused = {other for name, other in anywhere.items() if name not in shared and other in large}
     plans = [planned(())]
-    plans += [
-        planned(moved) for moved in (reused, large if arena is Arena.KERNELS else ()) if moved
-    ]
+    plans += [planned(moved) for moved in (reused,) if moved]
+    if arena is Arena.KERNELS:
+        tensors = [life[name] for name, buffer in ours.items() if _is_large(buffer)]
+        breaks = _breaks(kernels, tensors)
+        plans += [planned(large)] if large else []
+        plans += [replace(plans[-1], breaks=breaks)] if breaks else []
     if len(plans) == 1:
         return plans[0]
-    calls = _calls(kernels)
-    return min(plans, key=lambda plan: _most(owners, life, outputs, plan, calls))
+    return min(plans, key=lambda plan: _most(owners, life, outputs, plan, _calls(kernels, plan)))
 
 
-def _calls(kernels: Sequence[KernelSource | None]) -> list[int]:
+def _breaks(kernels: Sequence[KernelSource | None], tensors: Sequence[Life]) -> set[int]:
+    """Returns the kernels that write the first of a tensor where a tensor was last used by a kernel
+    before in the same call, whose memory it can have if that call ends before."""
+    firsts, lasts = {life.first for life in tensors}, {life.last for life in tensors}
+    result: set[int] = set()
+    is_free = False
+    for number, kernel in enumerate(kernels):
+        if is_free and kernel is not None and number in firsts:
+            result.add(number)
+            is_free = False
+        is_free = kernel is not None and (is_free or number in lasts)
+    return result
+
+
+def _calls(kernels: Sequence[KernelSource | None], plan: MemoryPlan) -> list[int]:
     """Returns the number of each group's call: kernels in a row are launched by one, which allocates
     what they write before the first and drops what they read after the last."""
     starts = [
-        at == 0 or kernel is None or kernels[at - 1] is None for at, kernel in enumerate(kernels)
+        at == 0 or kernel is None or kernels[at - 1] is None or at in plan.breaks
+        for at, kernel in enumerate(kernels)
     ]
     return list(itertools.accumulate(starts))
 

@@ -46,14 +46,14 @@ def merge_online(program: LoopProgram, sizes: SizeVars, held: int) -> list[str]:
 def _is_max(program: LoopProgram, node: LoopNode) -> bool:
     """Whether a node computes maxima of float32 that a graph does not write elsewhere."""
     store = node.stores[0]
+    if len(node.stores) != 1 or store.reduce != "max" or store.value.dtype is not torch.float32:
+        return False
+    if program.buffers[store.buffers[0]].dtype is not torch.float32:
+        return False
     written = {name for other in program.nodes for name in other.writes}
-    inputs = {name for name in written if program.buffers[name].kind is BufferKind.INPUT}
-    return (
-        len(node.stores) == 1
-        and store.reduce == "max"
-        and store.value.dtype is torch.float32
-        and program.buffers[store.buffers[0]].dtype is torch.float32
-        and inputs.isdisjoint({*node.reads(), *node.writes})
+    used = (*node.reads(), *node.writes)
+    return not any(
+        name in written and program.buffers[name].kind is BufferKind.INPUT for name in used
     )
 
 

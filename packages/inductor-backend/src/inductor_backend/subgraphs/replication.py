@@ -50,10 +50,12 @@ def replicate(outline: Outline, scheduled: Scheduled) -> list[KernelSource | Non
     NotEqual before it changes anything.
     """
     names = _Names(outline, scheduled)
-    kinds = [
-        names.kind(group, kernel)
-        for group, kernel in zip(scheduled.plan.groups, scheduled.kernels, strict=True)
-    ]
+    kinds = _in_order(
+        [
+            names.kind(group, kernel)
+            for group, kernel in zip(scheduled.plan.groups, scheduled.kernels, strict=True)
+        ]
+    )
     runs = _paired(kinds)
     for second, third in runs:
         for a, b in zip(second, third, strict=True):
@@ -61,6 +63,24 @@ def replicate(outline: Outline, scheduled: Scheduled) -> list[KernelSource | Non
     names.pair_results()
     outputs = names.outputs()
     return _written(names, kinds, {third[0]: third for _, third in runs}, outputs)
+
+
+def _in_order(kinds: Sequence[int | None]) -> list[int | None]:
+    """Counts a group that precedes one of the instance before as that one's: a product of the next
+    layer that a kernel of both needs. Where kinds fall by more than one, all instances begin anew (with
+    the results that are laid out at the end). Raises NotEqual for groups of three instances that mix.
+    """
+    result = list(kinds)
+    least = after = LAST
+    for place in reversed(range(len(kinds))):
+        kind = kinds[place]
+        if kind is None:
+            continue
+        least = kind if kind > after + 1 else min(kind, least)
+        if kind > least + 1:
+            raise NotEqual("groups of several instances mix")
+        result[place], after = least, kind
+    return result
 
 
 def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:

