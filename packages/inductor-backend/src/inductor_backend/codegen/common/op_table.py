@@ -70,9 +70,7 @@ def _table() -> dict[str, OpSource]:
         "fmod": OpSource(
             call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % divisor({1})"), True
         ),
-        "mod": OpSource(
-            call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})"), True
-        ),
+        "mod": OpSource(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})"), True),
         "pow": OpSource(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
         "neg": OpSource(lambda value, a: f"-{a}", triton.negative, True),
         "abs": OpSource(call("tc_abs"), triton.absolute, True),
