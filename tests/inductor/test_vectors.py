@@ -243,11 +243,11 @@ def test_divisions(name, written):
     compiled = tracer_core.compile(divide)
     torch.manual_seed(0)
     divisor = torch.randn(3, 1000) + 0.01
-    whole = torch.randint(-4_000_000, 4_000_000, divisor.shape) * divisor
+    multiples = torch.randint(-4_000_000, 4_000_000, divisor.shape) * divisor
     for a, b in (
         (torch.randn(3, 1000) * 50, divisor),
-        (whole, divisor),
-        (torch.nextafter(whole, torch.zeros(())), divisor),
+        (multiples, divisor),
+        (torch.nextafter(multiples, torch.zeros(())), divisor),
         (torch.randn(3, 1000).exp() ** 9, divisor),
         (torch.randn(3, 21), torch.randn(3, 21) * 1e-3),
     ):
