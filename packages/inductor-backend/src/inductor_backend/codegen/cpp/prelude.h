@@ -433,8 +433,7 @@ template <class T> TC_INLINE T tc_mod(T a, T b) {
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 template <class T> TC_INLINE T tc_floordiv(T a, T b) {
-    b = tc_divisor(b);
-    T q = tc_truncdiv(a, b), r = T(-1) < T(0) && b == T(-1) ? T(0) : T(a - q * b);  // without a second division
+    T q = tc_truncdiv(a, b), r = tc_fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? q - 1 : q;
 }
 TC_INLINE float tc_truncdiv(float a, float b) { return tc_trunc(a / b); }
