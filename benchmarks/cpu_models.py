@@ -479,11 +479,15 @@ NEW: dict[str, tuple[str, Callable[[int], Program]]] = {
 
 
 def new_program(name: str, batch: int, dtype: str, training: bool) -> Program:
-    """One of `NEW`, with the same weights and inputs each time; dropout is 0."""
+    """One of `NEW` or, with its own batch and dtype, of `MODELS`, with the same weights and inputs each
+    time; dropout is 0."""
     import torch
 
     from benchmarks.model_program import SEED, import_library
 
+    fixed = {model.name: model for model in MODELS}
+    if name in fixed:
+        return fixed[name].program()
     library, build = NEW[name]
     import_library(library)
     torch.manual_seed(SEED)

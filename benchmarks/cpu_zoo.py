@@ -1,8 +1,9 @@
 """Models of a CPU by one thread's processor time: inference, frozen, training, beside torch.compile.
 
-In: `cpu_models.NEW`. Out: rows in ``results/cpu_zoo``. Each compiler of a row has a fresh process with
-empty caches and the same weights and inputs; the processes take turns in rounds. Seconds are
-`time.thread_time` of single calls, so that other work on the machine counts less; least and lower quartile
+In: `cpu_models.NEW`, and the rows of `cpu_models.MODELS` by name (batch 0: their own). Out: rows in
+``results/cpu_zoo``. Each compiler of a row has a fresh process with empty caches and the same weights and
+inputs; the processes take turns in rounds. Seconds are `time.thread_time` of single calls (of an engine,
+`time.process_time`), so that other work on the machine counts less; least and lower quartile
 over all rounds. A training step is forward, mean of squares, backward, gradients set to None, with
 dropout 0. ``--avx2`` acts a processor without AVX-512.
 """
@@ -102,13 +103,16 @@ class Way:
 
     def _turn(self, seconds: float, least: int) -> dict[str, Any]:
         """Seconds of calls over one turn, whose first call is not counted."""
+        # An engine computes in a thread of its own.
+        engine = self._compiler in compilers.ENGINES
+        clock = time.process_time if engine else time.thread_time
         self._call()
         samples: list[float] = []
         end = time.perf_counter() + seconds
         while len(samples) < least or time.perf_counter() < end:
-            start = time.thread_time()
+            start = clock()
             self._call()
-            samples.append(time.thread_time() - start)
+            samples.append(clock() - start)
         return {"samples": samples}
 
 
@@ -179,9 +183,17 @@ def main(arguments: Sequence[str]) -> int:
     environment = SINGLE_THREAD | (AVX2 if chosen.avx2 else {})
     store = harness.Store("cpu_zoo", again=chosen.again, path=chosen.out)
     rows = {}
-    for model, batch, dtype, kind in product(
-        chosen.models, chosen.batches, chosen.dtypes, chosen.kinds
-    ):
+    wanted = (
+        row
+        for name in chosen.models
+        for row in product(
+            [name],
+            chosen.batches if name in cpu_models.NEW else [0],
+            chosen.dtypes,
+            chosen.kinds,
+        )
+    )
+    for model, batch, dtype, kind in wanted:
         names = [n for n in COLUMNS[kind] if not chosen.compilers or n in chosen.compilers]
         names += [
             n for n in chosen.compilers or () if n in compilers.ENGINES and kind == "inference"

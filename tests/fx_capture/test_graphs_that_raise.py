@@ -15,6 +15,7 @@ import tracer_core
 from tests.support.copied_tensors import copied_tensors
 from tests.support.eager_reference import compare_with_eager, same
 from tracer_core.execution.entry.snapshot import InputSnapshot
+from tracer_core.plugin_api import Backend
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)
@@ -154,6 +155,34 @@ def test_nobody_reads_a_loss(backend):
                 result = str(error)
             outcomes.append((result, weight.grad))
         compare(*outcomes)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda x: x.max(1).values,
+        lambda x: x.min(0)[0] + 1,
+        lambda x: x.sort(1).values,
+        lambda x: x.topk(2).values * 2,
+        lambda x: x.median(1).values,
+        lambda x: x.cummax(0).values,
+    ],
+)
+def test_places_that_nobody_reads_are_no_outputs(values):
+    """Values and places have different dtypes, but no kernel takes both."""
+    counts = []
+
+    def compile_graph(graph, spec):
+        def run(inputs):
+            outputs = graph.forward(*inputs)
+            counts.append(len(outputs))
+            return outputs
+
+        return run
+
+    backend = Backend(name="counting", compile=compile_graph, ir="torch", shapes="symbolic")
+    assert torch.equal(tracer_core.compile(values, backend=backend)(X), values(X))
+    assert counts == [1]
 
 
 def test_on_the_first_call():

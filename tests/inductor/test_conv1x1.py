@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import tracer_core
 from inductor_backend.kernels import conv1x1
 from inductor_backend.kernels.selection import Operand, best
 from tests.inductor.image_training import gradients_are_right, relative
@@ -19,7 +20,13 @@ HOW = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "shape",
-    [(1, 32, 8, 8, 40), (3, 70, 9, 13, 33), (2, 350, 5, 3, 65), (4, 32, 31, 33, 500)],
+    [
+        (1, 32, 8, 8, 40),
+        (3, 70, 9, 13, 33),
+        (2, 350, 5, 3, 65),
+        (4, 32, 31, 33, 500),
+        (1, 400, 16, 16, 256),
+    ],
     ids=str,
 )
 def test_the_kernel_alone(shape, threads):
@@ -31,6 +38,9 @@ def test_the_kernel_alone(shape, threads):
     try:
         exact = F.conv2d(x.double(), w.double())
         assert relative(conv1x1.convolution(x, w), exact) < 1e-6
+        bias = torch.randn(count)
+        biased = F.conv2d(x.double(), w.double(), bias.double())
+        assert relative(conv1x1.convolution(x, w, bias), biased) < 1e-6
         dy = torch.randn(exact.shape)
         exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double())
         dx, *rest = conv1x1.convolution_backward(dy, x, w, [True, False, False])
@@ -72,7 +82,7 @@ def _format(x):
 def test_which_convolutions_it_takes():
     x, w = torch.empty(4, 64, 16, 16), torch.empty(96, 64, 1, 1)
     assert chosen(x, w) == (True, True)
-    assert chosen(x, w, torch.empty(96)) == (False, True)
+    assert chosen(x, w, torch.empty(96)) == (True, True)
     assert chosen(x, w, stride=(2, 2)) == chosen(x, w, padding=(1, 1)) == (False, False)
     assert (
         chosen(x.to(memory_format=torch.channels_last), w)
@@ -98,5 +108,23 @@ def test_a_training_step(dynamic, texts):
     torch.manual_seed(0)
     # from 3 on a batch is a symbol
     gradients_are_right(net(), (3, 16, 24), (2, 3, 4) if dynamic else (2, 2))
-    assert [text.count(" run_conv1x1(") for text in texts] == [2, 3] * (len(texts) // 2)
+    assert [text.count(" run_conv1x1(") for text in texts] == [3, 3] * (len(texts) // 2)
     assert [text.count(" run_conv1x1_weight(") for text in texts] == [0, 3] * (len(texts) // 2)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("size", "groups"), [(1, 1), (3, 1), (3, 8), (3, 64)])
+def test_biases_whose_elements_are_not_contiguous(size, groups, channels_last, freeze):
+    """Kernels of all kinds (a matmul for each image, Winograd, grouped, depthwise) read dense biases."""
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 64, 32, 32), torch.randn(64, 64 // groups, size, size)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+
+    def convolve(x, bias):
+        return F.conv2d(x, w, bias, padding=size // 2, groups=groups)
+
+    compiled = tracer_core.compile(convolve, options={"freeze": freeze})
+    for bias in (torch.randn(128)[::2], torch.randn(1).expand(64)):
+        ours, eager = compiled(x, bias), convolve(x, bias)
+        assert torch.allclose(ours, eager, rtol=1e-4, atol=1e-3) and ours.stride() == eager.stride()

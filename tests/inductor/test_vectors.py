@@ -222,6 +222,70 @@ def test_waves_of_large_numbers_at_any_place(place, written):
     assert written[0] > 1
 
 
+DIVISIONS = {
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+}
+
+
+def in_float64(name, a, b):
+    """The exact result, rounded once: what eager's vectors have for quotients that floats hold."""
+    return DIVISIONS[name](a.double(), b.double()).float()
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_divisions(name, written):
+    """Of quotients that are integers or nearly so, of both signs, and of those beyond 2^22, which are
+    computed lane by lane."""
+    divide = DIVISIONS[name]
+    compiled = tracer_core.compile(divide)
+    torch.manual_seed(0)
+    divisor = torch.randn(3, 1000) + 0.01
+    multiples = torch.randint(-4_000_000, 4_000_000, divisor.shape) * divisor
+    for a, b in (
+        (torch.randn(3, 1000) * 50, divisor),
+        (multiples, divisor),
+        (torch.nextafter(multiples, torch.zeros(())), divisor),
+        (torch.randn(3, 1000).exp() ** 9, divisor),
+        (torch.randn(3, 21), torch.randn(3, 21) * 1e-3),
+    ):
+        ours, eager = compiled(a, b), divide(a, b)
+        assert torch.equal(ours, eager)
+        assert torch.equal(ours.signbit(), eager.signbit())
+        if name in ("fmod", "remainder"):
+            assert_same(ours, in_float64(name, a, b), rtol=1e-6, atol=1e-6)
+    assert written[0] > 0
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_divisions_of_special_values_at_any_place(name, written):
+    divide = DIVISIONS[name]
+    compiled = tracer_core.compile(divide)
+    normal = [value for value in SPECIAL if abs(value) > 1e-30 or value == 0]
+    for place in (0, 15, 16, 40, 99):
+        a, b = torch.randn(len(normal), 100), torch.randn(len(normal), 100)
+        for row in range(len(normal)):
+            a[:, place] = torch.tensor(normal)
+            b[:, place] = normal[row]
+            ours, eager = compiled(a, b), divide(a, b)
+            assert_same(ours, eager, rtol=0, atol=0)
+            assert torch.equal(ours.signbit() & ~ours.isnan(), eager.signbit() & ~eager.isnan())
+    assert written[0] > 0
+
+
+def test_sums_of_remainders_with_a_far_one():
+    """A vector with such a quotient is computed once more: its elements count once."""
+
+    def function(x):
+        return (x % 0.3).sum(1), torch.div(x, 0.3, rounding_mode="floor").amax(1)
+
+    x = torch.randn(4, 100)
+    x[1:, 40] = torch.tensor([3e9, -1.7e30, 3.1e7])
+    assert_same(tracer_core.compile(function)(x), function(x), rtol=2e-5, atol=2e-6)
+
+
 def test_wide_column_sums_past_the_caches(monkeypatch):
     monkeypatch.setattr(column_writer, "STREAMED", 0)
     x = torch.randn(301, 200)

@@ -9,6 +9,9 @@ as eager's.
 from __future__ import annotations
 
 import math
+import platform
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +52,14 @@ UNARY = {
     "tanh": (torch.tanh, 1.6, (-10, 10)),
     "sigmoid": (torch.sigmoid, 2.6, (-20, 20)),
     "erf": (torch.erf, 1.6, (-5, 5)),
+    "erfc": (torch.erfc, 4.0, (-5, 5)),
+    "asin": (torch.asin, 4.0, (-1, 1)),
+    "acos": (torch.acos, 4.0, (-1, 1)),
+    "sinh": (torch.sinh, 4.0, (-80, 80)),
+    "cosh": (torch.cosh, 4.0, (-80, 80)),
+    "asinh": (torch.asinh, 4.0, (-5, 5)),
+    "acosh": (torch.acosh, 4.0, (1, 5)),
+    "atanh": (torch.atanh, 4.0, (-1, 1)),
     "rsqrt": (torch.rsqrt, 1.6, (0, 10)),
     "sqrt": (torch.sqrt, 0.51, (0, 10)),
 }
@@ -78,6 +89,7 @@ def loop(name: str, ctype: str, call: str) -> str:
 #: What prelude_vectors.h has.
 VECTORS = """exp expm1 log log1p sin cos tanh sigmoid erf rsqrt sqrt floor ceil trunc round abs relu
 gelu_erf gelu_tanh silu softplus""".split()
+BINARY_VECTORS = ("max", "min", "fmod", "mod", "floordiv")
 
 NO_VECTORS = pytest.mark.skipif(
     find_compiler().isa not in ("avx512", "avx2") or find_compiler().kind != "gcc",
@@ -101,7 +113,7 @@ def functions(request: pytest.FixtureRequest) -> Library:
     text = '#include "prelude.h"\n#include "prelude_vectors.h"\n'
     for name in VECTORS:
         text += vector_loop(name, f"tc_{name}(tc_take(m, x + i))")
-    for name in ("max", "min"):
+    for name in BINARY_VECTORS:
         text += vector_loop(name, f"tc_{name}(tc_take(m, x + i), tc_take(m, y + i))")
     for name in ("bf16", "half"):
         text += (
@@ -114,7 +126,7 @@ def functions(request: pytest.FixtureRequest) -> Library:
 
 
 def known(functions: Library, name: str) -> None:
-    if functions.name == "prelude_vectors_test" and name not in (*VECTORS, "max", "min"):
+    if functions.name == "prelude_vectors_test" and name not in (*VECTORS, *BINARY_VECTORS):
         pytest.skip("has no vector form")
 
 
@@ -308,3 +320,44 @@ def test_welford_and_atomic_add(library: Library) -> None:
     sums = torch.zeros(3)
     library.function("scatter", 2)(sums, 300_000)
     assert sums.tolist() == [100_000.0] * 3
+
+
+#: Functions of float64 that are the C library's, of which glibc has vector variants.
+OF_THE_C_LIBRARY = """exp exp2 expm1 log log2 log10 log1p tanh erf erfc sin cos tan atan asin acos sinh
+cosh asinh acosh atanh""".split()
+
+
+@pytest.fixture(scope="module")
+def doubles() -> Library:
+    text = '#include "prelude.h"\n'
+    for name in OF_THE_C_LIBRARY:
+        text += loop(name, "double", f"tc_{name}(x[i])")
+    return build([text], name="prelude_doubles_test")
+
+
+@pytest.mark.parametrize("name", OF_THE_C_LIBRARY)
+def test_float64_error_in_ulp(doubles: Library, name: str) -> None:
+    x = torch.cat(
+        [
+            torch.tensor(SPECIAL, dtype=torch.float64),
+            torch.linspace(-700, 700, 10_001, dtype=torch.float64),
+            torch.linspace(-1, 3, 10_001, dtype=torch.float64),
+        ]
+    )
+    got, eager = torch.empty_like(x), getattr(torch, name)(x)
+    doubles.function(f"run_{name}", 4)(x, x, got, len(x))
+    assert torch.equal(got.isnan(), eager.isnan())
+    assert torch.equal(got.signbit() & ~got.isnan(), eager.signbit() & ~eager.isnan())
+    finite = eager.isfinite()
+    assert torch.equal(got[~finite & ~eager.isnan()], eager[~finite & ~eager.isnan()])
+    error = (got - eager).abs()[finite] / eager[finite].abs().clamp(min=2.0**-1021)
+    assert error.max() <= 5 * 2.0**-52  # 4 ulp of ours, 1 of eager's
+
+
+@NO_VECTORS
+@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.35"), reason="an older C library")
+def test_float64_loops_call_vector_variants(doubles: Library) -> None:
+    """They are several times as fast as a call for each element."""
+    code = Path(doubles.path).read_bytes()
+    for name in OF_THE_C_LIBRARY:
+        assert re.search(rb"_ZGV[bcde]N\d+v_%s\0" % name.encode(), code), name

@@ -105,7 +105,7 @@ def unread_risks(graph: torch.fx.Graph, outputs: Iterable[Any]) -> list[torch.fx
 
 def _mixes_dtypes(node: torch.fx.Node) -> bool:
     """Returns whether a kernel may refuse its operands' dtypes, which fakes promote."""
-    if node.target is operator.getitem and type(_value(node.args[0])) in (tuple, list):
+    if node.target is operator.getitem and isinstance(_value(node.args[0]), (tuple, list)):
         return False
     dtypes = {tensor.dtype for tensor in _tensors(node.all_input_nodes)}
     if len(dtypes) < 2 or _name(node.target) in _ASSERTED:

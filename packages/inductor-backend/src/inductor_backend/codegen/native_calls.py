@@ -217,7 +217,10 @@ def _conv1x1(call: NativeCall) -> Launch:
         )
     read, weight = args[0], args[2 if gradient else 1]
     shapes = (weight.layout.sizes, weight.layout.strides, read.layout.sizes)
-    numbers = conv1x1.numbers(call.address(weight), *shapes, call.address(read), written, gradient)
+    (bias,) = call.addresses(None if gradient else args[2])
+    numbers = conv1x1.numbers(
+        call.address(weight), *shapes, call.address(read), written, gradient, bias
+    )
     return "run_conv1x1", numbers
 
 

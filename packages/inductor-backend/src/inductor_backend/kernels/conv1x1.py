@@ -1,6 +1,6 @@
 """1x1 convolutions with stride 1 on contiguous images, and their gradients: one matmul per image.
 
-Takes float32 CPU tensors, no bias, and the ATen operators' arguments; returns new contiguous
+Takes float32 CPU tensors and the ATen operators' arguments; returns new contiguous
 tensors. `pays` says where the matmul (kernels/cpu/blocked.cpp) is the fastest. Pixels are the
 contiguous columns of the matmul, so no operand is reordered; oneDNN reorders each operand in each
 call.
@@ -35,9 +35,10 @@ def numbers(
     read: Any,
     written: Any,
     gradient: bool,
+    bias: Any = 0,
 ) -> list[Any]:
     """Returns the scalar arguments of `run_conv1x1`, forward or for the input's gradient. weight,
-    read, written: tensors. sizes, steps: of the weight. images: the sizes of what is read."""
+    read, written, bias: tensors. sizes, steps: of the weight. images: the sizes of what is read."""
     result, inputs = (1, 0) if gradient else (0, 1)  # dimensions of the weight
     batch, _, height, width = images
     return [
@@ -50,15 +51,27 @@ def numbers(
         sizes[inputs],
         height * width,
         written,
+        bias,
     ]
 
 
-def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *rest: Any
+) -> torch.Tensor:
     """aten.convolution, for arguments that `pays` accepts."""
     batch, _, height, width = x.shape
     out = torch.empty(batch, weight.shape[0], height, width)
     native.function("run_conv1x1")(
-        *numbers(weight, weight.shape, weight.stride(), x.shape, x, out, False)
+        *numbers(
+            weight,
+            weight.shape,
+            weight.stride(),
+            x.shape,
+            x,
+            out,
+            False,
+            0 if bias is None else bias,
+        )
     )
     return out
 

@@ -54,7 +54,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
         ("blocked", _TILES, "epilogue_store", "epilogues"),
-        {"run_blocked": 16, "run_conv1x1": 9, "run_conv1x1_weight": 7, "pack_tiles": 6},
+        {"run_blocked": 16, "run_conv1x1": 10, "run_conv1x1_weight": 7, "pack_tiles": 6},
     ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
     "convolution_backward": (

@@ -358,7 +358,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
     if simple and winograd.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
         return _winograd("convolution")
     how = ((kh, kw), stride, padding, dilation)
-    if simple and bias is None and pixels > 256 and conv1x1.pays(channels, count, (oh, ow), how):
+    if simple and pixels > 256 and conv1x1.pays(channels, count, (oh, ow), how):
         return _conv1x1("convolution")
     form = small_gemm.form(pixels, oh * ow, count, kh * kw, contiguous)
     if form is not None and pixels * depth * count >= SMALL_MATMUL and depth >= 16:

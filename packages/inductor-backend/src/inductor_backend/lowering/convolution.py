@@ -35,17 +35,18 @@ def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any
 def _call(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, rest: Sequence[Any]) -> Ref:
     if ctx.node in ctx.last:
         images = [ctx.strided(ref, last_strides(ref.sizes)) for ref in (x, weight)]
-        offset = None if bias is None else ctx.strided(bias)
+        offset = None if bias is None else ctx.strided(bias, (1,))
         return ctx.extern(ctx.node.target, [*images, offset, *rest], strides=ctx.strides())
     fakes = [
         argument.meta["val"] if isinstance(argument, torch.fx.Node) else None
-        for argument in ctx.node.args[:3]
+        for argument in ctx.node.args[:2]
     ]
     operands = [
         None if ref is None or fake is None else ctx.strided(ref, _operand_strides(ctx, fake))
-        for ref, fake in zip((x, weight, bias), fakes, strict=True)
+        for ref, fake in zip((x, weight), fakes, strict=True)
     ]
-    return ctx.extern(ctx.node.target, [*operands, *rest])
+    offset = None if bias is None else ctx.strided(bias, (1,))  # as native kernels read it
+    return ctx.extern(ctx.node.target, [*operands, offset, *rest])
 
 
 def _operand_strides(ctx: Lowering, fake: torch.Tensor) -> Sequence[Expr]:

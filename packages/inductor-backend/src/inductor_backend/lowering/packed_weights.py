@@ -41,8 +41,8 @@ def convolution(
     operand = ctx.strided(x, contiguous_strides(x.sizes) if contiguous else last_strides(x.sizes))
     sizes = ctx.shape()
     added = None if residual is None else ctx.strided(residual, last_strides(sizes))
-    offset = None if bias is None else ctx.strided(bias)
-    factor = None if scale is None else ctx.strided(scale)
+    offset = None if bias is None else ctx.strided(bias, (1,))
+    factor = None if scale is None else ctx.strided(scale, (1,))
     arguments = [operand, ctx.strided(weight), offset, list(numbers), contiguous, factor]
     return ctx.extern(
         ctx.node.target,
@@ -83,7 +83,7 @@ def linear(
 ) -> Ref:
     sizes = ctx.shape()
     added = None if residual is None else _rows(ctx, residual)
-    offset = None if bias is None else ctx.strided(bias)
+    offset = None if bias is None else ctx.strided(bias, (1,))
     beside = [] if matrix is None else [as_blas_has_it(ctx, matrix)]
     return ctx.extern(
         ctx.node.target,

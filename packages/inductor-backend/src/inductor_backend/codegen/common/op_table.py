@@ -61,14 +61,16 @@ def _table() -> dict[str, OpSource]:
         "bit_not": OpSource(cpp.bit_not, triton.bit_not),
         "shift_left": OpSource(call("ts_shift_left"), triton.shift("<<"), special=True),
         "shift_right": OpSource(call("ts_shift_right"), triton.shift(">>"), special=True),
-        "trunc_div": OpSource(call("tc_truncdiv"), triton.trunc_div),
+        "trunc_div": OpSource(call("tc_truncdiv"), triton.trunc_div, True),
         "floor_div": OpSource(
-            call("tc_floordiv"), by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})")
+            call("tc_floordiv"),
+            by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})"),
+            True,
         ),
         "fmod": OpSource(
-            call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % divisor({1})")
+            call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % divisor({1})"), True
         ),
-        "mod": OpSource(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})")),
+        "mod": OpSource(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})"), True),
         "pow": OpSource(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
         "neg": OpSource(lambda value, a: f"-{a}", triton.negative, True),
         "abs": OpSource(call("tc_abs"), triton.absolute, True),

@@ -141,7 +141,8 @@ class ColumnWriter:
         """Declares the accumulators of a reduction."""
         result = self.elements.body.registers[store.buffers[0]]
         name = self.out.fresh("a")
-        reducer = column_reducer(store.reduce or "", name, store.value.dtype, result)
+        length = product([self.loops.nest.sizes[loop] for loop in self.loops.inner])
+        reducer = column_reducer(store.reduce or "", name, store.value.dtype, result, length)
         for kind, array, start in reducer.arrays:
             self.out.line(f"alignas(64) {kind} {array}[{self.widest}];")
             self.out.line(f"for (int64_t l = 0; l < lanes; ++l) {array}[l] = {start};")

@@ -155,6 +155,37 @@ TC_ROUNDING(round, 8) TC_ROUNDING(floor, 9) TC_ROUNDING(ceil, 10) TC_ROUNDING(tr
 TC_INLINE tc_v tc_rsqrt(tc_v x) { return 1.0f / tc_sqrt(x); }
 TC_INLINE tc_v tc_chosen(tc_m c) { return (tc_v)(c & 0x3f800000); }  // 1 or 0
 
+// ---- division. Quotients below 2^22 have remainders that floats hold exactly; others are the scalars', lane by lane.
+template <class F> __attribute__((noinline)) tc_v tc_by_lane(tc_v a, tc_v b, F of) {
+    for (int l = 0; l < TC_LANES; ++l) a[l] = of((float)a[l], (float)b[l]);
+    return a;
+}
+TC_INLINE int tc_far(tc_v a, tc_v b) { return tc_beyond(tc_abs(a / b) + (b - b), 0x1p22f); }  // b - b: NaN of infinity
+TC_INLINE tc_v tc_truncdiv(tc_v a, tc_v b) { return tc_trunc(a / b); }
+TC_INLINE tc_v tc_near_fmod(tc_v a, tc_v b) {
+    const tc_v x = tc_abs(a), y = tc_abs(b), r = tc_fma(-tc_trunc(x / y), y, x);
+    return tc_with_sign(r < 0.0f ? r + y : r, a);  // below 0 where the quotient was rounded up to an integer
+}
+TC_INLINE tc_m tc_other_sign(tc_v r, tc_v b) { return (r != 0.0f) & ((r < 0.0f) ^ (b < 0.0f)); }
+TC_INLINE tc_v tc_near_mod(tc_v a, tc_v b) {
+    const tc_v r = tc_near_fmod(a, b);
+    return tc_other_sign(r, b) ? r + b : r;
+}
+TC_INLINE tc_v tc_near_floordiv(tc_v a, tc_v b) {
+    const tc_v r = tc_near_fmod(a, b), n = (a - r) / b, q = tc_other_sign(r, b) ? n - 1.0f : n, f = tc_floor(q);
+    return q == 0.0f ? tc_with_sign(tc_v{}, a / b) : q - f > 0.5f ? f + 1.0f : f;
+}
+#define TC_DIVISION(name)                                                                                      \
+    TC_INLINE tc_v tc_##name(tc_v a, tc_v b) {                                                                 \
+        if (__builtin_expect(!tc_far(a, b), 1)) return tc_near_##name(a, b);                                   \
+        return tc_by_lane(a, b, [](float x, float y) { return tc_##name(x, y); });                             \
+    }                                                                                                          \
+    TC_INLINE tc_v tc_##name(tc_v a, tc_v b, tc_near, int* far) { *far |= tc_far(a, b); return tc_near_##name(a, b); } \
+    TC_INLINE tc_v tc_##name(tc_v a, tc_v b, tc_anywhere, int*) { return tc_##name(a, b); }
+TC_DIVISION(fmod)
+TC_DIVISION(mod)
+TC_DIVISION(floordiv)
+
 // ---- exponentials. The forms and coefficients of prelude.h.
 // n = x log2(e) to the nearest, r = x - n ln 2, exp(r) by Horner's rule
 struct tc_split_exp { tc_v n, r, tail; };

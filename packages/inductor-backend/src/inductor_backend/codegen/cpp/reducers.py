@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from inductor_backend.codegen.cpp.expressions import C_TYPES
+from inductor_backend.ir.index_expr import Expr
 
 #: Elements accumulated in float before they are added to a double.
 BLOCK = 512
@@ -254,9 +255,11 @@ class ColumnReducer:
     add: str = ""
 
 
-def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
-    """Returns the column form; sums, products and Welford accumulate in double. Raises KeyError for an
-    unknown kind."""
+def column_reducer(
+    kind: str, n: str, value: torch.dtype, result: torch.dtype, length: Expr
+) -> ColumnReducer:
+    """Returns the column form for rows of `length` elements; sums, products and Welford accumulate in
+    double. Raises KeyError for an unknown kind."""
     c = C_TYPES[value]
     wide = "double" if value.is_floating_point else "int64_t"
     if kind == "sum":
@@ -294,10 +297,11 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
         better = (
             f"{{v}} {sign} {n}_a[l] || ({{v}} != {{v}} && {n}_a[l] == {n}_a[l]) || {n}_at[l] < 0"
         )
-        step = f"if ({better}) {{{{ {n}_a[l] = {{v}}; {n}_at[l] = {{at}}; }}}}"
-        return ColumnReducer(
-            ((c, f"{n}_a", "0"), ("int64_t", f"{n}_at", "-1")), step, (f"{n}_at[l]",)
-        )
+        # As wide as the values, so that GCC vectorizes the choice of both.
+        short = value.itemsize <= 4 and isinstance(length, int) and length < 1 << 31
+        place = "int32_t" if short else "int64_t"
+        step = f"if ({better}) {{{{ {n}_a[l] = {{v}}; {n}_at[l] = ({place}){{at}}; }}}}"
+        return ColumnReducer(((c, f"{n}_a", "0"), (place, f"{n}_at", "-1")), step, (f"{n}_at[l]",))
     if kind == "welford":
         step = (
             f"{{{{ const double d = {{v}} - {n}_a[l], e = d / ({{at}} + 1); {n}_a[l] += e; {n}_q[l] +="

@@ -41,7 +41,7 @@ FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
 MASK_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
 
 #: Ops with a fast text for usual arguments and a general one with a call: see `tc_walk_near`.
-NEAR_OPS = frozenset({"sin", "cos"})
+NEAR_OPS = frozenset({"sin", "cos", "fmod", "mod", "floor_div"})
 
 MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -299,7 +299,7 @@ def _text(
     if value.name == "round_to":
         return f"tc_rounded_{'bf16' if value.attr == torch.bfloat16 else 'half'}({operands[0]})"
     if value.name in NEAR_OPS:
-        return f"tc_{value.name}({operands[0]}, where, &far)"
+        operands += ["where", "&far"]
     return CPP.ops[value.name](value, *operands)
 
 

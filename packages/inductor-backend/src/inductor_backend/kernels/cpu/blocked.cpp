@@ -15,7 +15,8 @@
 
 // ---- R rows, C vectors of columns, in registers
 template <int R, int C, bool PACKED>
-static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t K, float* c, int64_t ldc, bool add, const float* bias) {
+static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t K, float* c, int64_t ldc, bool add, const float* bias,
+                           const float* side) {
     V acc[R][C] = {};
     UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < C; j++) __builtin_prefetch(c + i * ldc + j * LANES, 1, 3);
     for (int64_t k = 0; k < K; k++)
@@ -24,10 +25,10 @@ static NOINLINE void block(const float* a, int64_t lda, const float* b, int64_t 
         UNROLL for (int j = 0; j < C; j++) {
             float* p = c + i * ldc + j * LANES;
             const V sum = add ? load(p) + acc[i][j] : acc[i][j];
-            put(p, bias ? sum + load(bias + j * LANES) : sum);
+            put(p, bias ? sum + load(bias + j * LANES) : side ? sum + same(side[i]) : sum);
         }
 }
-typedef void (*block_function)(const float*, int64_t, const float*, int64_t, float*, int64_t, bool, const float*);
+typedef void (*block_function)(const float*, int64_t, const float*, int64_t, float*, int64_t, bool, const float*, const float*);
 #define BY_ROWS(C, P) {block<1, C, P>, block<2, C, P>, block<3, C, P>, block<4, C, P>, block<5, C, P>, block<6, C, P>}
 static const block_function BLOCK[2][MB] = {BY_ROWS(NB, false), BY_ROWS(NB, true)};
 
@@ -92,6 +93,7 @@ struct Product {
     Rows out;
     bool onto = false;  // what is in `out` already (no bias, epilogue or residual then)
     const char* tiles = nullptr;  // b, packed for them
+    const float* side = nullptr;  // added to whole rows
 
     // activation and residual, in place, of NC columns
     void finish(float* c, int64_t m, int64_t count, int64_t n0) const {
@@ -132,7 +134,8 @@ struct Product {
         for (int64_t n = 0; n < columns; n += WIDE)
             for (int64_t i = 0, r = 0, some; r < count; r += some, i++) {
                 some = !packed ? cut.at(i) : count - r < MB ? count - r : MB;
-                BLOCK[packed][some - 1](at + r * lda, lda, panel + n * kc, kc, to + r * ldo + n, ldo, add, bias ? bias + n : nullptr);
+                BLOCK[packed][some - 1](at + r * lda, lda, panel + n * kc, kc, to + r * ldo + n, ldo, add, bias ? bias + n : nullptr,
+                                        side && last ? side + m + r : nullptr);
             }
         if (columns == NC && last) finish(c, m, count, n0);
         else if (last) store_rows(&out, tile, m, count, n0, columns);
@@ -152,12 +155,19 @@ static void store_zeros(const Product& p) {
         }
 }
 
+static void add_side(const Product& p) {
+    for (int64_t m = 0; p.side && m < p.M; m++) {
+        float* row = p.out.out + m * p.out.ldo;
+        for (int64_t n = 0; n < p.N; n++) row[n] += p.side[m];
+    }
+}
+
 static thread_local Scratch packed_a, packed_b;
 
 static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
     if (p.K == 0) return store_zeros(p);
-    if (!p.onto && multiply_in_tiles(p.a, p.b, p.M, p.N, p.K, p.out, p.tiles)) return;
+    if (!p.onto && multiply_in_tiles(p.a, p.b, p.M, p.N, p.K, p.out, p.tiles)) return add_side(p);
     const bool packed = p.a.columns != 1;
     const int64_t deep = p.K < MAX_DEPTH ? p.K : MAX_DEPTH, cached = A_FLOATS / deep, most = cached < 32 * MB ? 32 * MB : cached;
     const int64_t steps = (p.M + most - 1) / most, step = ((p.M + steps - 1) / steps + MB - 1) / MB * MB;  // each packs all of b
@@ -202,7 +212,7 @@ EXPORT void run_conv1x1(const int64_t* v) {
     const int64_t images = v[4], M = v[5], K = v[6], N = v[7];
     for (int64_t i = 0; i < images; i++)
         multiply({{(const float*)v[0], v[1], v[2]}, {(const float*)v[3] + i * K * N, N, 1}, M, N, K,
-                  {(float*)v[8] + i * M * N, N, nullptr, nullptr, 0, NONE}});
+                  {(float*)v[8] + i * M * N, N, nullptr, nullptr, 0, NONE}, false, nullptr, (const float*)v[9]});
 }
 // The gradient of that `a`: of each image's result times its matrix turned round, one after the other.
 EXPORT void run_conv1x1_weight(const int64_t* v) {
