@@ -152,3 +152,18 @@ def test_dimensions_of_one_element_with_strides_of_their_own(program, backend):
     compiled = tracer_core.compile(program, backend=backend, dynamic=False)
     x = torch.rand(2, 3, 2) if program is flipped else torch.rand(2, 1, 2)
     compare(program(x), compiled(x))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_rrelu_is_contiguous_of_any_image(training, requires_grad):
+    def activated(x):
+        return F.rrelu(x, 0.1, 0.3, training)
+
+    images = torch.randn(2, 6, 9, 4)
+    for image in (images, images.to(memory_format=torch.channels_last), images.mT):
+        image = image.detach().requires_grad_(requires_grad)
+        torch.manual_seed(0)
+        expected = activated(image)
+        torch.manual_seed(0)
+        compare(expected, tracer_core.compile(activated, backend="inductor")(image))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+
 import pytest
 
 from tests.support.named_programs import Programs
@@ -162,6 +164,53 @@ class Made(metaclass=Meta):
 @program
 def metaclass_call_property_and_method(x):
     return x * Made(3).v + Made.size, Made(1).tag, Made.helper(), hasattr(Made(1), "helper")
+
+
+class Answering(type):
+    """A metaclass of a registry: it has an answer for every attribute."""
+
+    calls = 0
+
+    def __call__(cls, *args):
+        Answering.calls += 1
+        return super().__call__(*args)
+
+    def __getattr__(cls, name):
+        return f"{cls.__name__} has no {name}"
+
+
+class Registered(metaclass=Answering):
+    def __init__(self, value):
+        self.value = value
+
+
+@program(graphs=2)
+def metaclass_that_answers_for_every_attribute(x):
+    before = Answering.calls
+    item = Registered(x)
+    return item.value + 1, Registered.anything, hasattr(item, "anything"), Answering.calls - before
+
+
+class Counting(abc.ABCMeta):
+    asked = 0
+
+    def __call__(cls, *args):
+        Counting.asked += 1
+        return super().__call__(*args)
+
+
+class Unfinished(metaclass=Counting):
+    @abc.abstractmethod
+    def finish(self): ...
+
+
+@program(graphs=2, kinds=("native_python",))
+def abstract_class_whose_metaclass_counts(x):
+    before = Counting.asked
+    try:
+        Unfinished()
+    except TypeError as error:
+        return x + 1, str(error), Counting.asked - before
 
 
 class Singleton(type):

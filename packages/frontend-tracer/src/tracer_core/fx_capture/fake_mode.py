@@ -94,7 +94,10 @@ class Fakes:
         self._real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
         self._versions: dict[int, int | None] = {}
-        self._storages: dict[int, Any] = {}
+        self._storages: dict[int | None, Any] = {}
+        #: (begin, end, id) of the real tensors' storages; whether one is not of torch's allocator.
+        self._ranges: list[tuple[int, int, int]] = []
+        self._foreign = False
         #: Real storages of which FakeTensorMode made the meta storage.
         self._symbolic_storages: set[int | None] = set()
         #: id of an input whose ``data`` was set -> its fake before that.
@@ -126,7 +129,7 @@ class Fakes:
             self._alive.append(real)
             self._versions[id(result)] = writes(result)
             if real.layout is torch.strided:
-                self._uses[torch_private.storage_id(real)] += 1
+                self._uses[self.memory_id(real)] += 1
         return result
 
     def adopt(self, real: torch.Tensor, fake: Any) -> None:
@@ -153,7 +156,21 @@ class Fakes:
 
     def shares_memory(self, real: torch.Tensor) -> bool:
         """Returns whether another input aliases this input's storage."""
-        return self._uses[torch_private.storage_id(real)] > 1
+        return self._uses[self.memory_id(real)] > 1
+
+    def memory_id(self, real: torch.Tensor) -> int:
+        """Returns an id that real inputs have in common if they share memory: one storage, or
+        storages of arrays that overlap."""
+        if real.layout is not torch.strided:
+            return id(real)
+        start, end, foreign = torch_private.memory_range(real)
+        self._foreign |= foreign
+        for other_start, other_end, other in self._ranges if self._foreign and end else ():
+            if start < other_end and other_start < end:
+                return other
+        if end:
+            self._ranges.append((start, end, start))
+        return start
 
     def _make(
         self,
@@ -171,15 +188,15 @@ class Fakes:
                 return self._make(real, name, symbolic, shared)
         _refuse_lost_history(real)
         # FakeTensorMode makes the storage of an input of symbolic sizes, and of those that share it.
-        storage = torch_private.storage_id(real) if real.layout is torch.strided else None
+        storage = self.memory_id(real) if real.layout is torch.strided else None
         if any(symbolic):
             self._symbolic_storages.add(storage)
         if storage is None or storage not in self._symbolic_storages:
-            result = torch_private.fake_without_subclass(self.mode, real, self._storages)
+            result = torch_private.fake_without_subclass(self.mode, real, self._storages, storage)
             if result is not None:
                 return result
         if storage is not None:
-            torch_private.join_storage(self.mode, real, self._storages)
+            torch_private.join_storage(self.mode, real, self._storages, storage)
         try:
             if self.shape_env is None:
                 fake = torch_private.to_fake(self.mode, real)
@@ -191,6 +208,8 @@ class Fakes:
             if storage is not None:
                 self._storages.setdefault(storage, fake.untyped_storage())
             return fake
+        if storage is not None:
+            self._storages.setdefault(storage, fake.untyped_storage())
         for dim, (lowest, highest) in markers.dynamic_dims(real).items():
             if symbolic[dim]:
                 size, least = fake.shape[dim], 2 if lowest is None else max(lowest, 1)
@@ -263,9 +282,9 @@ class Fakes:
     def memory_was_written(self, real: torch.Tensor) -> bool:
         """Returns whether the memory of a real tensor was, or may have been, mutated through an
         input."""
-        at = torch_private.storage_id(real)
+        at = self.memory_id(real)
         return any(
-            item.layout is torch.strided and torch_private.storage_id(item) == at
+            item.layout is torch.strided and self.memory_id(item) == at
             for item, fake in self.inputs()
             if id(item) in self._first or self.was_written(fake)
         )

@@ -52,7 +52,17 @@ def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     if not isinstance(index, torch.Tensor) or not isinstance(source, torch.Tensor):
         return None
     along = source.shape[args[1]] if source.dim() else 1
-    return "as many positions as there are sources" if index.numel() != along else None
+    if index.numel() != along:
+        return "as many positions as there are sources"
+    if index.dtype not in (torch.int32, torch.int64):
+        return "kernels take positions of int32 and int64"
+    return _written_as((args[0], source), {})
+
+
+def _index_fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    index = args[2] if len(args) > 2 else kwargs.get("index")
+    wrong = isinstance(index, torch.Tensor) and index.dtype is not torch.int64
+    return "kernels take positions of int64" if wrong else None
 
 
 def _index_select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -479,6 +489,7 @@ _CHECKS: dict[str, _Check] = {
     "select_scatter": _scatter_into(_select), "slice_scatter": _scatter_into(_slice),
     "embedding": _embedding, "fft_ihfftn": _unwritten, "fft_ihfft2": _unwritten,
     "index_select": _index_select, "index_reduce": _index_reduce, "index_reduce_": _index_reduce,
+    "index_fill": _index_fill, "index_fill_": _index_fill,
     **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _integers),
 }  # fmt: skip
 

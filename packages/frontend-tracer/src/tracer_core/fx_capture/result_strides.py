@@ -364,6 +364,7 @@ LAYOUTS: dict[Any, _Layout] = {
             aten._transformer_encoder_layer_fwd.default, aten.isin.Tensor_Tensor,
             aten.isin.Tensor_Scalar, aten.log_sigmoid_forward.default,
             aten._log_softmax_backward_data.default, aten.native_layer_norm_backward.default,
+            aten.rrelu_with_noise.default,
             _collectives.all_reduce.default, _collectives.broadcast.default,
         ),
         _of_backward(_contiguous): (

@@ -26,6 +26,8 @@ from tracer_core import torch_private
 HEAP_TYPE = 1 << 9
 #: Flag of classes whose attributes nobody can set (Py_TPFLAGS_IMMUTABLETYPE).
 IMMUTABLE_TYPE = 1 << 8
+#: Flag of classes with abstract methods (Py_TPFLAGS_IS_ABSTRACT).
+IS_ABSTRACT = 1 << 20
 #: What `type` says of a class; its metaclass may answer otherwise, in the program's code.
 flags: Callable[[type], int] = type.__dict__["__flags__"].__get__
 mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__

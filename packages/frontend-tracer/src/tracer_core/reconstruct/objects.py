@@ -238,7 +238,7 @@ def base_of(cls: Any) -> type | None:
     if (
         not cls.__flags__ & HEAP_TYPE
         or cls.__flags__ & IMMUTABLE_TYPE
-        or hasattr(cls, "n_sequence_fields")
+        or (issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields"))
     ):
         return None if cls is not types.SimpleNamespace else cls
     base: Any = next((kind for kind in cls.__mro__ if kind in _BASES), None)

@@ -139,6 +139,7 @@ from tracer_core.torch_private.memory_layout import (
     convolution_format,
     elementwise_strides,
     is_dense,
+    memory_range,
     storage_id,
     suggested_memory_format,
 )

@@ -175,11 +175,13 @@ def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
     return mode.from_tensor(tensor, static_shapes=True, source=input_source("input"))
 
 
-def fake_without_subclass(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
+def fake_without_subclass(
+    mode: Any, tensor: torch.Tensor, storages: dict[int | None, Any], memory: int | None
+) -> Any:
     """Returns the fake of a real tensor, or None where only FakeTensorMode can make it.
 
     Made directly: torch describes the tensor first, for which it imports torch._inductor. storages:
-    real storage -> its meta storage, so that fakes of aliased inputs share memory.
+    memory of a real tensor -> its meta storage, so that fakes of aliased inputs share memory.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -195,11 +197,9 @@ def fake_without_subclass(mode: Any, tensor: torch.Tensor, storages: dict[int, A
     ):
         return None
     storage = tensor.untyped_storage()
-    meta_storage = storages.get(storage._cdata)
+    meta_storage = storages.get(memory)
     if meta_storage is None:
-        meta_storage = storages[storage._cdata] = torch.UntypedStorage(
-            storage.nbytes(), device="meta"
-        )
+        meta_storage = storages[memory] = torch.UntypedStorage(storage.nbytes(), device="meta")
     with torch.no_grad():
         meta = torch.empty(0, dtype=tensor.dtype, device="meta")
         meta.set_(meta_storage, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -209,11 +209,13 @@ def fake_without_subclass(mode: Any, tensor: torch.Tensor, storages: dict[int, A
     return FakeTensor(mode, meta, tensor.device)
 
 
-def join_storage(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> None:
+def join_storage(
+    mode: Any, tensor: torch.Tensor, storages: dict[int | None, Any], memory: int | None
+) -> None:
     """Has FakeTensorMode put its fakes of a real tensor's storage on the meta storage of
     `fake_without_subclass`, if there is one."""
     storage = tensor.untyped_storage()
-    meta_storage = storages.get(storage._cdata)
+    meta_storage = storages.get(memory)
     if meta_storage is not None:
         converter = mode.fake_tensor_converter.meta_converter
         converter.set_storage_memo(converter.describer.describe_storage(storage), meta_storage)

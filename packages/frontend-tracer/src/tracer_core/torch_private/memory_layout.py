@@ -15,6 +15,20 @@ def storage_id(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def memory_range(tensor: torch.Tensor) -> tuple[int, int, bool]:
+    """Returns where a strided tensor's storage begins and ends, and whether its memory is not torch's
+    own: storages of arrays and of DLPack may overlap with others. (An id of the storage, 0, False)
+    without memory."""
+    storage = tensor.untyped_storage()
+    try:
+        start, length = storage.data_ptr(), storage.nbytes()
+    except RuntimeError:  # a storage without data, of a fake tensor
+        start = 0
+    if not start or not length:
+        return storage._cdata, 0, False
+    return start, start + length, not storage.resizable()
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is non-overlapping and dense in some dimension order."""
     expected = 1

@@ -17,6 +17,7 @@ from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.graph_breaks import Break, RunEagerly
+from tracer_core.guards.object_layout import IS_ABSTRACT, flags
 from tracer_core.native_effects.effects import effect_of
 from tracer_core.trace.attribute_lookup import ABSENT, has_python, is_native, is_slot, is_subtype
 
@@ -51,7 +52,12 @@ def instantiate(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, An
         if holds_tensor((args, kwargs)):  # for the recorder: range(tensor) reads the value
             return tracer.native_calls.native(cls, *args, **kwargs)
         return cls(*args, **kwargs)
-    if hasattr(cls, "n_sequence_fields") and len(args) == 1 and not kwargs:
+    if (
+        issubclass(cls, tuple)
+        and hasattr(cls, "n_sequence_fields")
+        and len(args) == 1
+        and not kwargs
+    ):
         make: Any = cls  # a named tuple written in C
         return make(tracer.containers.spread(args[0]))
     meta = type(cls)
@@ -80,8 +86,8 @@ def construct(tracer: Tracer, cls: type, args: list[Any], kwargs: dict[str, Any]
     if new is torch.Tensor.__new__:
         raise Break("tensor_subclass", f"a {cls.__name__} is made")
     if new is object.__new__:
-        if getattr(cls, "__abstractmethods__", None):
-            return cls(*args, **kwargs)  # raises Python's own error
+        if flags(cls) & IS_ABSTRACT:
+            return object.__new__(cls, *args, **kwargs)  # raises Python's own error
         if any(map(_is_made_in_c, cls.__mro__[:-1])):
             raise Break(
                 "unknown_native", f"a {cls.__qualname__}, which may hold data of C, is made"

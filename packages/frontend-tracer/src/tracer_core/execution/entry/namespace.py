@@ -40,13 +40,24 @@ def alias_groups(pointers: Sequence[int]) -> list[int]:
 
 
 def memories(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Returns the addresses of the tensors' storages."""
-    return list(map(_STORAGE_ADDRESS, map(_STORAGE, tensors)))
+    """Returns the addresses of the tensors' storages: one address for storages that overlap."""
+    storages = list(map(_STORAGE, tensors))
+    places = list(map(_STORAGE_ADDRESS, storages))
+    if all(map(_OF_TORCH, storages)):
+        return places
+    ends = [at + storage.nbytes() for at, storage in zip(places, storages, strict=True)]
+    start, end = 0, 0
+    for i in sorted(range(len(places)), key=places.__getitem__):
+        start = places[i] if places[i] >= end else start
+        places[i], end = start, max(end, ends[i])
+    return places
 
 
 #: Methods of a tensor and of its storage, called for hundreds of tensors in a training step.
 _STORAGE = operator.methodcaller("untyped_storage")
 _STORAGE_ADDRESS = operator.methodcaller("data_ptr")
+#: False of memory that an array or another library owns.
+_OF_TORCH = operator.methodcaller("resizable")
 
 
 def hold_apart(
