@@ -186,6 +186,7 @@ def guard_function(tracer: Tracer, function: types.FunctionType) -> bool:
     if tracer.names.made_here(function) or function.__dict__:
         return False
     provenance = tracer.provenance
+    tracer.unguarded["a library looks at a function: its source, its annotations"] = None
     source = provenance.source_of(function) or provenance.constant(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
         value = provenance.read(getattr(function, name), provenance.sources.slot(source, name))

@@ -25,7 +25,8 @@ _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 #: Entries of a class that only say where it stands, follow from others, or name an address.
 _DESCRIBING = frozenset(
     {"__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__",
-     "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__conditional_annotations__"}
+     "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__conditional_annotations__",
+     "__slotnames__"}  # which copyreg adds at the first copy of an instance
 )  # fmt: skip
 #: Entries of a class whose value native code may read where the class itself is guarded.
 _METADATA_ENTRIES = frozenset(

@@ -25,7 +25,7 @@ from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
-from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
+from tracer_core.execution.store.code_identity import Unknown, code_hash, digest_of, shown
 from tracer_core.execution.store.values import (
     Describer,
     Node,
@@ -182,7 +182,7 @@ class EntryDescriber(Describer):
             for name in _NAMES:
                 if _name_of(holder, name) is obj:
                     return {"name_of": [self.refer(holder), name, constant(obj)]}
-        raise NotPortable(f"{shown(obj)} is to be one object of several equal ones")
+        return self.refer(obj)  # the trace made it: eager mode makes another one in each call
 
     def _holders_of_names(self) -> Iterator[type | types.FunctionType]:
         """Yields the classes, with their bases, and the functions among the entry's constants."""
@@ -242,14 +242,15 @@ class EntryDescriber(Describer):
         )
 
     def code(self, code: types.CodeType) -> Any:
-        """Describes a code object as a function and places in the constants of its code."""
+        """Describes a code object as a function and places in the constants of its code. Of code that
+        was not followed, the program may have read where it stands."""
         function = self._functions.get(code)
         if function is not None and self.known(function):
-            return [self.refer(function), []]
+            return [self.refer(function), [], None]
         for outer in _functions_around(code):
             places = _places_in(outer.__code__, code)
             if places is not None:
-                return [self.refer(outer), places]
+                return [self.refer(outer), places, code_hash(code, positions=True)]
         raise NotPortable(f"the code object {code.co_qualname} was made by the program")
 
     def member(self, obj: enum.Enum) -> Any:
@@ -404,10 +405,12 @@ def _read_name(finder: Finder, facts: Any) -> Any:
 
 
 def _code(finder: Finder, facts: Any) -> types.CodeType:
-    function, places = facts
+    function, places, expected = facts
     result: types.CodeType = finder.find(function).__code__
     for place in places:
         result = result.co_consts[place]
+    if expected is not None and code_hash(result, positions=True) != expected:
+        raise StoredError(f"{finder.path}: {result.co_qualname} has changed since")
     return result
 
 
