@@ -66,11 +66,11 @@ PROGRAMS = {
     "the hash of a text in an object that is copied": """
         class Config:
             def __init__(self):
-                self.scale, self.stamp = 2, hash("text")
+                self.scale, self.fingerprint = 2, hash("text")
         config = Config()
         def run(x):
             own = copy.deepcopy(config)
-            return x * own.scale, own.stamp
+            return x * own.scale, own.fingerprint
     """,
 }
 

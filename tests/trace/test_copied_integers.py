@@ -18,8 +18,8 @@ LARGE = 2**40
 
 
 class Config:
-    def __init__(self, stamp: int) -> None:
-        self.scale, self.stamp = 2, stamp
+    def __init__(self, fingerprint: int) -> None:
+        self.scale, self.fingerprint = 2, fingerprint
 
 
 def _stored_in_copy(x: torch.Tensor, config: Config) -> Any:
@@ -29,7 +29,7 @@ def _stored_in_copy(x: torch.Tensor, config: Config) -> Any:
 
 def _deleted(x: torch.Tensor, config: Config) -> Any:
     own = copy.deepcopy(vars(config))
-    del own["stamp"]
+    del own["fingerprint"]
     return x + own["scale"], own
 
 
@@ -43,29 +43,29 @@ def test_is_no_guard_where_the_program_does_not_look_at_it(program: Any) -> None
 
 
 USES: dict[str, Any] = {
-    "arithmetic": lambda x, own: x * (own["stamp"] % 7),
-    "an operand of a tensor": lambda x, own: x.double() + own["stamp"],
-    "an argument of a tensor": lambda x, own: torch.full((2,), own["stamp"]) + x.sum().long(),
-    "an argument by name": lambda x, own: torch.add(x.double(), other=own["stamp"]),
-    "inside a list": lambda x, own: torch.tensor([own["stamp"], 1]),
-    "compared": lambda x, own: x + 1 if own["stamp"] == LARGE + 1 else x - 1,
-    "in order": lambda x, own: x + 1 if own["stamp"] > LARGE + 1 else x - 1,
-    "truth": lambda x, own: x + 1 if own["stamp"] else x - 1,
-    "text": lambda x, own: (x + 1, f"{own['stamp']:x}", str(own["stamp"])),
+    "arithmetic": lambda x, own: x * (own["fingerprint"] % 7),
+    "an operand of a tensor": lambda x, own: x.double() + own["fingerprint"],
+    "an argument of a tensor": lambda x, own: torch.full((2,), own["fingerprint"]) + x.sum().long(),
+    "an argument by name": lambda x, own: torch.add(x.double(), other=own["fingerprint"]),
+    "inside a list": lambda x, own: torch.tensor([own["fingerprint"], 1]),
+    "compared": lambda x, own: x + 1 if own["fingerprint"] == LARGE + 1 else x - 1,
+    "in order": lambda x, own: x + 1 if own["fingerprint"] > LARGE + 1 else x - 1,
+    "truth": lambda x, own: x + 1 if own["fingerprint"] else x - 1,
+    "text": lambda x, own: (x + 1, f"{own['fingerprint']:x}", str(own["fingerprint"])),
     "json": lambda x, own: (x + 1, json.dumps(own)),
-    "tuples": lambda x, own: x + 1 if (1, own["stamp"]) == (1, LARGE + 1) else x - 1,
-    "a key": lambda x, own: x + {LARGE + 1: 1}.get(own["stamp"], 2),
-    "dictionaries": lambda x, own: x + 1 if own == {"scale": 2, "stamp": LARGE + 1} else x - 1,
-    "type": lambda x, own: x + 1 if type(own["stamp"]) is int else x - 1,
-    "a shape": lambda x, own: x.new_zeros(own["stamp"] - LARGE + 1),
-    "an index": lambda x, own: x[own["stamp"] - LARGE],
-    "sorted": lambda x, own: (x + 1, sorted([own["stamp"], LARGE + 1])),
-    "min": lambda x, own: x + (min(own["stamp"], LARGE + 1) - LARGE),
-    "hash": lambda x, own: x + (hash(own["stamp"]) - LARGE),
-    "bits": lambda x, own: x + (own["stamp"].bit_length() + (own["stamp"] >> 38)),
+    "tuples": lambda x, own: x + 1 if (1, own["fingerprint"]) == (1, LARGE + 1) else x - 1,
+    "a key": lambda x, own: x + {LARGE + 1: 1}.get(own["fingerprint"], 2),
+    "dictionaries": lambda x, own: x + 1 if own == {"scale": 2, "fingerprint": LARGE + 1} else x - 1,
+    "type": lambda x, own: x + 1 if type(own["fingerprint"]) is int else x - 1,
+    "a shape": lambda x, own: x.new_zeros(own["fingerprint"] - LARGE + 1),
+    "an index": lambda x, own: x[own["fingerprint"] - LARGE],
+    "sorted": lambda x, own: (x + 1, sorted([own["fingerprint"], LARGE + 1])),
+    "min": lambda x, own: x + (min(own["fingerprint"], LARGE + 1) - LARGE),
+    "hash": lambda x, own: x + (hash(own["fingerprint"]) - LARGE),
+    "bits": lambda x, own: x + (own["fingerprint"].bit_length() + (own["fingerprint"] >> 38)),
     "a copy of the copy": lambda x, own: (x + 1, copy.deepcopy(own), dict(own), own.copy()),
     "across a graph break": lambda x, own: (
-        x + 1, tracer_core.graph_break(), own["stamp"] + 1, own
+        x + 1, tracer_core.graph_break(), own["fingerprint"] + 1, own
     ),
     "values": lambda x, own: (x + 1, list(own.values()), max(own.values())),
 }  # fmt: skip
@@ -77,16 +77,16 @@ def test_is_guarded_where_the_program_uses_it(use: str) -> None:
         return USES[use](x, copy.deepcopy(vars(config)))
 
     compiled = tracer_core.compile(program)
-    for stamp in (LARGE, LARGE + 1, LARGE + 2, LARGE):
+    for fingerprint in (LARGE, LARGE + 1, LARGE + 2, LARGE):
         x = torch.ones(3)
-        assert_same(compiled(x, Config(stamp)), program(x, Config(stamp)))
+        assert_same(compiled(x, Config(fingerprint)), program(x, Config(fingerprint)))
 
 
 def test_is_the_programs_object() -> None:
     def program(x: torch.Tensor, table: dict[str, int]) -> Any:
         return x + 1, copy.deepcopy(table)
 
-    compiled, table = tracer_core.compile(program), {"stamp": LARGE + 5}
+    compiled, table = tracer_core.compile(program), {"fingerprint": LARGE + 5}
     for _ in range(3):
-        assert compiled(torch.ones(2), table)[1]["stamp"] is table["stamp"]
-        table["stamp"] += 1
+        assert compiled(torch.ones(2), table)[1]["fingerprint"] is table["fingerprint"]
+        table["fingerprint"] += 1

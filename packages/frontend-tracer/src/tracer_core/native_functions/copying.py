@@ -62,7 +62,7 @@ def deep(tracer: Tracer, x: Any, memo: Any = None) -> Any:
 
 
 def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
-    if id(obj) in tracer.scalars.stand_ins:
+    if id(obj) in tracer.scalars.opaque:
         return obj
     obj = tracer.scalars.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):

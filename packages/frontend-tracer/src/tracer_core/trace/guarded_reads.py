@@ -316,7 +316,8 @@ class GuardedReads(Component):
     def copied_entry(self, table: dict[Any, Any], key: Any) -> Any:
         """Does `dict_get` for an entry that is only copied. A large integer stays unread: it is rather
         an identity (a hash of a text, a time) than an amount, and differs between processes."""
-        base, value = self.provenance.source_of(table), dict.get(table, key)
+        base: Source | None = self.provenance.source_of(table)
+        value: Any = dict.get(table, key)
         is_large = type(value) is int and abs(value) >= MAX_SYMBOLIC_INT
         if base is None or not is_large or not is_literal(key):
             return self.dict_get(table, key, None)
@@ -324,7 +325,7 @@ class GuardedReads(Component):
         was_read = self.provenance.value_at(source) is not None
         if (change is not None and change.decided(key)) or was_read:
             return self.dict_get(table, key, None, varies=True)
-        return self.tracer.scalars.stand_in(value, source)
+        return self.tracer.scalars.opaque_number(value, source)
 
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
         """Returns the entry of a key that is compared by identity (or a tuple of such); guards

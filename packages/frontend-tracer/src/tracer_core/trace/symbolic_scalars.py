@@ -68,8 +68,8 @@ class SymbolicScalars(Component):
         self.symbolic = symbolic
         #: id of a symbol -> (symbol, its value now, its source).
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
-        #: id of a symbol that `stand_in` returned -> that symbol.
-        self.stand_ins: dict[int, Any] = {}
+        #: id of a symbol that `opaque_number` returned -> that symbol.
+        self.opaque: dict[int, Any] = {}
         #: computed source -> number of operations in its expression.
         self._sizes: dict[Source, int] = {}
         #: Source of a text -> the symbols whose text it is.
@@ -97,14 +97,14 @@ class SymbolicScalars(Component):
         self.recorder.sizes.numbers[symbol.node.expr] = VaryingNumber(source, value, symbol)
         return symbol
 
-    def stand_in(self, value: int, source: Source) -> Any:
+    def opaque_number(self, value: int, source: Source) -> Any:
         """Returns what stands for an integer that the program copies and may never look at. What
         takes part in an operation is guarded by its value (`concrete`)."""
         symbol: Any = torch.SymInt(UnreadNode())
         self.provenance.note_read(value, source)
         self.provenance.guard(GuardKind.TYPE, source, int)
         self.numbers[id(symbol)] = symbol, value, source
-        self.provenance.symbols[source] = self.stand_ins[id(symbol)] = symbol
+        self.provenance.symbols[source] = self.opaque[id(symbol)] = symbol
         self.symbolic = True
         return symbol
 
@@ -156,7 +156,7 @@ class SymbolicScalars(Component):
 
     def passes(self, function: Callable[..., Any]) -> bool:
         """Returns whether symbolic arguments of a function stay symbolic."""
-        of_torch = bool(self.stand_ins) and inline_policy.is_torch_operator(function)
+        of_torch = bool(self.opaque) and inline_policy.is_torch_operator(function)
         return keeps_symbols(function) and not of_torch
 
     def beside(self, value: Any, other: Any) -> Any:
@@ -164,7 +164,7 @@ class SymbolicScalars(Component):
         number that is a symbol, a bool as the number that it is (sympy tells them apart)."""
         if type(value) is bool and type(other) in (torch.SymInt, torch.SymFloat):
             return int(value)
-        if id(value) in self.stand_ins:
+        if id(value) in self.opaque:
             return self.concrete(value)
         if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
@@ -209,7 +209,7 @@ class SymbolicScalars(Component):
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Applies an operator, or a function of numbers, to numbers of which at least one is a
         symbol."""
-        if any(id(operand) in self.stand_ins for operand in operands):
+        if any(id(operand) in self.opaque for operand in operands):
             return function(*map(self.concrete, operands))
         sizes = [
             item for item in operands if type(item) is torch.SymInt and id(item) not in self.numbers
