@@ -25,7 +25,13 @@ from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
-from tracer_core.execution.store.code_identity import Unknown, code_hash, digest_of, shown
+from tracer_core.execution.store.code_identity import (
+    Unknown,
+    code_hash,
+    digest_of,
+    shown,
+    source_text,
+)
 from tracer_core.execution.store.values import (
     Describer,
     Node,
@@ -250,7 +256,7 @@ class EntryDescriber(Describer):
         for outer in _functions_around(code):
             places = _places_in(outer.__code__, code)
             if places is not None:
-                return [self.refer(outer), places, code_hash(code, positions=True)]
+                return [self.refer(outer), places, _all_of(outer, code)]
         raise NotPortable(f"the code object {code.co_qualname} was made by the program")
 
     def member(self, obj: enum.Enum) -> Any:
@@ -311,6 +317,11 @@ def _functions_around(code: types.CodeType) -> Iterator[types.FunctionType]:
             for _, inner in _with_inner(_at(module, name)):
                 if isinstance(inner, types.FunctionType):
                     yield inner
+
+
+def _all_of(outer: types.FunctionType, code: types.CodeType) -> list[str]:
+    """Returns digests of what a program may read of code, and of the signature around it."""
+    return [code_hash(code, positions=True), source_text(outer.__annotations__)]
 
 
 def _places_in(outer: types.CodeType, code: types.CodeType) -> list[int] | None:
@@ -409,7 +420,7 @@ def _code(finder: Finder, facts: Any) -> types.CodeType:
     result: types.CodeType = finder.find(function).__code__
     for place in places:
         result = result.co_consts[place]
-    if expected is not None and code_hash(result, positions=True) != expected:
+    if expected is not None and _all_of(finder.find(function), result) != expected:
         raise StoredError(f"{finder.path}: {result.co_qualname} has changed since")
     return result
 
