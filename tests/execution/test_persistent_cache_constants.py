@@ -63,6 +63,12 @@ PROGRAMS = {
         def run(x):
             return net.forward(x)
     """,
+    "code that is read and not run": """
+        def helper(x, y):
+            return x * y
+        def run(x):
+            return x * helper.__code__.co_argcount
+    """,
     "the hash of a text in an object that is copied": """
         class Config:
             def __init__(self):

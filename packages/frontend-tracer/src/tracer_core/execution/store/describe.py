@@ -313,7 +313,10 @@ def _functions_around(code: types.CodeType) -> Iterator[types.FunctionType]:
     of the function around it."""
     name = code.co_qualname.partition(".<locals>")[0]
     for module in list(sys.modules.values()):
-        if type(module) is types.ModuleType and vars(module).get("__file__") == code.co_filename:
+        if type(module) is not types.ModuleType:
+            continue
+        # a script has no __file__ any more once it has ended
+        if vars(module).get("__file__", code.co_filename) == code.co_filename:
             for _, inner in _with_inner(_at(module, name)):
                 if isinstance(inner, types.FunctionType):
                     yield inner
