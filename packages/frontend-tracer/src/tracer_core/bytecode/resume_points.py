@@ -47,6 +47,23 @@ class FrameLayout:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class GeneratorPosition:
+    """Where the frame of a generator stands that is live across a graph break. layout: None once
+    the frame has ended; started: whether it has begun."""
+
+    code: types.CodeType
+    layout: FrameLayout | None
+    started: bool
+
+    def interned(self) -> GeneratorPosition:
+        """Returns the one object of all equal ones: guards compare identities."""
+        return _POSITIONS.setdefault(self, self)
+
+
+_POSITIONS: dict[GeneratorPosition, GeneratorPosition] = {}
+
+
 def layout_of(
     frame: Frame, keeps: Callable[[Any], bool] = must_outlive_variable
 ) -> tuple[FrameLayout, list[Any]]:

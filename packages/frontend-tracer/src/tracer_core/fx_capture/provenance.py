@@ -23,7 +23,15 @@ from tracer_core.guards.object_lifetime import BOUND_TYPES, is_bound
 from tracer_core.guards.own_reference import outlives_entries
 from tracer_core.guards.source import Source, SourceKind, Sources
 from tracer_core.guards.tensor_guard import tensor_facts
-from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant, keys_of, metaclass_hashes
+from tracer_core.guards.value_kinds import (
+    IDENTITY_TYPES,
+    INTERNED,
+    WITH_EQUALS,
+    is_constant,
+    keys_of,
+    may_be_one_of_several,
+    metaclass_hashes,
+)
 from tracer_core.limits import MAX_TUPLE_PARTS
 
 #: Types of descriptors that take no weak reference -> the parts that make two of them alike.
@@ -96,14 +104,14 @@ class Provenance:
     def source_of_constant(self, obj: Any) -> Source | None:
         """Returns where the program read this very number, text or tuple, if its value may be
         shared by several objects."""
-        if type(obj) not in _EQUAL_BUT_OTHER:
+        if not may_be_one_of_several(obj):
             return None
         n_read, result = self._constants_read
         if n_read != len(self._read):
             result = {
                 id(value): source
                 for source, value in reversed(self._read.items())
-                if type(value) in _EQUAL_BUT_OTHER and source not in self.symbols
+                if type(value) in WITH_EQUALS and source not in self.symbols
             }
             self._constants_read = len(self._read), result
         return result.get(id(obj))
@@ -403,10 +411,6 @@ class Provenance:
         return self.read_varying(value, source) if varies else self.read(value, source)
 
 
-#: CPython has one object for each of these.
-INTERNED = range(-5, 257)
-#: Types of constants that may be equal and different objects.
-_EQUAL_BUT_OTHER = frozenset({float, complex, tuple, frozenset})
 #: Subscript functions that run no user code and create no missing entry.
 _BUILTIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
 _BUILTIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)

@@ -7,6 +7,7 @@ import enum
 import fractions
 import functools
 import re
+import sys
 import types
 from typing import Any
 
@@ -58,6 +59,24 @@ def is_constant(value: Any) -> bool:
     if kind is slice:
         return all(map(is_constant, (value.start, value.stop, value.step)))
     return torch_private.is_placement(kind)
+
+
+#: Types of constants of which several equal objects may exist.
+WITH_EQUALS = frozenset({int, float, complex, str, bytes, tuple, frozenset})
+#: The integers of which CPython has one object each.
+INTERNED = range(-5, 257)
+
+
+def may_be_one_of_several(constant: Any) -> bool:
+    """Returns whether an object that equals a constant may be another object than it."""
+    kind = type(constant)
+    if kind is int:
+        return constant not in INTERNED
+    if kind is str:  # the compiler interns identifiers
+        return len(constant) > 1 and not (
+            constant.isascii() and constant.isidentifier() and sys.intern(constant) is constant
+        )
+    return kind in (float, complex) or (kind in (bytes, tuple, frozenset) and len(constant) > 0)
 
 
 def keys_of(container: Any) -> list[Any]:

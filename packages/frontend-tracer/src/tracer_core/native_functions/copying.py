@@ -62,6 +62,8 @@ def deep(tracer: Tracer, x: Any, memo: Any = None) -> Any:
 
 
 def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
+    if id(obj) in tracer.scalars.opaque:
+        return obj
     obj = tracer.scalars.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):
         return obj
@@ -82,7 +84,7 @@ def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
     elif type(obj) in _DICTS and not _attributes(obj):
         items = memo[id(obj)] = type(obj)()
         for key in tracer.reads.keys(obj):
-            value = _deep(tracer, tracer.reads.dict_get(obj, key, None), memo)
+            value = _deep(tracer, tracer.reads.copied_entry(obj, key), memo)
             items[_deep(tracer, key, memo)] = value
     elif type(obj) in (set, bytearray, collections.deque):
         tracer.native_calls.native_reads(obj)
@@ -122,7 +124,7 @@ def _of_object(tracer: Tracer, obj: Any, value_of: Any, memo: dict[int, Any] | N
         memo[id(obj)] = copied
     namespace = tracer.attributes.getattr(obj, "__dict__")
     for name in tracer.reads.keys(namespace):
-        copied.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
+        copied.__dict__[name] = value_of(tracer.reads.copied_entry(namespace, name))
     return copied
 
 

@@ -138,8 +138,10 @@ class Rebuilder(ObjectRebuilder):
 
     def _generator(self, obj: TracedGenerator) -> str:
         """Emits a generator that is live across a graph break, with its frame as data."""
-        described = (obj.name, obj.code_name, obj.frame.code.raw)
-        name = self._call(obj, new_continuation, *described)
+        code = obj.frame.code.raw
+        has_own_names = obj.name == code.co_name and obj.code_name == code.co_qualname
+        names = () if has_own_names else (obj.name, obj.code_name)
+        name = self._call(obj, new_continuation, code, *names)
         self._pending.append(lambda: self.lines.append(self.frame_text(name, obj)))
         return name
 

@@ -35,7 +35,7 @@ from tracer_core.native_effects.effects import (
     CALLED_TYPES,
     effect_of,
 )
-from tracer_core.native_effects.symbolic_arguments import is_number_slot, keeps_symbols
+from tracer_core.native_effects.symbolic_arguments import is_number_slot
 from tracer_core.torch_private.module_calls import call_implementation
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import instance_creation, library_calls, torch_function
@@ -131,7 +131,7 @@ class Calls(Component):
 
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Returns the result of a call, or the frame that computes it."""
-        if self.tracer.scalars.numbers and not keeps_symbols(function):
+        if self.tracer.scalars.numbers and not self.tracer.scalars.passes(function):
             args = [self.tracer.scalars.specialized(value) for value in args]
             kwargs = {
                 name: self.tracer.scalars.specialized(value) for name, value in kwargs.items()

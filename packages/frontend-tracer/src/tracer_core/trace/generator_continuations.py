@@ -16,13 +16,17 @@ import itertools
 import re
 import types
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.host_builtins import use_own_builtins
-from tracer_core.bytecode.resume_points import FrameLayout, frames_of, layout_of
+from tracer_core.bytecode.resume_points import (
+    FrameLayout,
+    GeneratorPosition,
+    frames_of,
+    layout_of,
+)
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.guards.direct_roots import STEPPED
 from tracer_core.guards.object_lifetime import CONTINUATIONS, must_outlive_variable
@@ -32,16 +36,6 @@ from tracer_core.trace.generators import TracedGenerator, acts_when_closed
 use_own_builtins(globals())
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The code of a frame, where the frame stands (None: it has ended), and whether it has begun.
-    Equal facts are one object."""
-
-    code: types.CodeType
-    layout: FrameLayout | None
-    started: bool
-
-
 class ContinuationGenerator:
     """The frame behind a continuation generator. Mutable. values: of the frame, as `layout_of` gives
     them. primed: the generator object stands at the first ``yield`` of `_run`."""
@@ -49,12 +43,12 @@ class ContinuationGenerator:
     __slots__ = ("facts", "values", "primed")
 
     def __init__(self, code: types.CodeType) -> None:
-        self.facts = _interned(Facts(code, None, True))
+        self.facts = GeneratorPosition(code, None, True).interned()
         self.values: tuple[Any, ...] = ()
         self.primed = False
 
     def stand_at(self, layout: FrameLayout | None, values: Sequence[Any], started: bool) -> None:
-        self.facts = _interned(Facts(self.facts.code, layout, started))
+        self.facts = GeneratorPosition(self.facts.code, layout, started).interned()
         self.values = tuple(values)
 
     def acts_when_closed(self) -> bool:
@@ -82,13 +76,6 @@ class ContinuationGenerator:
             return running.send(sent) if error is None else running.throw(error)
         finally:
             self.stand_at(*frame_parts(running), running.started)
-
-
-_known_facts: dict[Facts, Facts] = {}
-
-
-def _interned(facts: Facts) -> Facts:
-    return _known_facts.setdefault(facts, facts)
 
 
 def _run(continuation: ContinuationGenerator) -> Generator[Any, Any, Any]:
@@ -127,8 +114,9 @@ _BODIES: WeakKeyDictionary[types.CodeType, Callable[[ContinuationGenerator], Any
 # ---------------------------------------------------------------------------------
 
 
-def new_continuation(name: str, qualname: str, code: types.CodeType) -> Any:
-    """Makes a continuation generator of a generator function's code, without a frame."""
+def new_continuation(code: types.CodeType, name: str = "", qualname: str = "") -> Any:
+    """Makes a continuation generator of a generator function's code, without a frame. name,
+    qualname: of the function, where they are not the code's."""
     body = _BODIES.get(code)
     if body is None:
         body = _BODIES[code] = types.FunctionType(
@@ -141,7 +129,8 @@ def new_continuation(name: str, qualname: str, code: types.CodeType) -> Any:
         )
     continuation = ContinuationGenerator(code)
     result: Any = body(continuation)
-    result.__name__, result.__qualname__ = name, qualname
+    result.__name__ = name or code.co_name
+    result.__qualname__ = qualname or code.co_qualname
     CONTINUATIONS[result] = continuation
     return result
 
@@ -181,7 +170,7 @@ def _first_instruction() -> int:
 _FIRST_INSTRUCTION = _first_instruction()
 
 
-def generator_facts(generator: Any) -> Facts | None:
+def generator_facts(generator: Any) -> GeneratorPosition | None:
     """Returns what a later trace guards: where the frame stands. None for other generators, and for
     one that runs at the moment."""
     continuation = CONTINUATIONS.get(generator)

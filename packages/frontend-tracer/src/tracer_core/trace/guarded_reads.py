@@ -18,7 +18,12 @@ from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import Source, SourceKind
 from tracer_core.guards.value_kinds import is_constant, keys_of
-from tracer_core.limits import MAX_GUARDED_BUFFER, MAX_GUARDED_ITEMS, MAX_READ_DEPTH
+from tracer_core.limits import (
+    MAX_GUARDED_BUFFER,
+    MAX_GUARDED_ITEMS,
+    MAX_READ_DEPTH,
+    MAX_SYMBOLIC_INT,
+)
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
@@ -307,6 +312,20 @@ class GuardedReads(Component):
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
             return default
         return self.provenance.item(obj, key, dict.__getitem__(obj, key), SourceKind.KEY, varies)
+
+    def copied_entry(self, table: dict[Any, Any], key: Any) -> Any:
+        """Does `dict_get` for an entry that is only copied. A large integer stays unread: it is rather
+        an identity (a hash of a text, a time) than an amount, and differs between processes."""
+        base: Source | None = self.provenance.source_of(table)
+        value: Any = dict.get(table, key)
+        is_large = type(value) is int and abs(value) >= MAX_SYMBOLIC_INT
+        if base is None or not is_large or not is_literal(key):
+            return self.dict_get(table, key, None)
+        change, source = self.effects.peek(table), self.sources.make(base, SourceKind.KEY, key)
+        was_read = self.provenance.value_at(source) is not None
+        if (change is not None and change.decided(key)) or was_read:
+            return self.dict_get(table, key, None, varies=True)
+        return self.tracer.scalars.opaque_number(value, source)
 
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
         """Returns the entry of a key that is compared by identity (or a tuple of such); guards

@@ -166,7 +166,10 @@ def _is_data(tracer: Tracer, value: Any, code: bool, depth: int) -> bool:
         children = [*value.keys(), *value.values()] if type(value) is dict else value
         return all(_is_data(tracer, child, code, depth - 1) for child in children)
     if code and type(value) is types.FunctionType:
-        return is_known(value.__globals__.get("__name__", "")) or guard_function(tracer, value)
+        if is_known(value.__globals__.get("__name__", "")):
+            return True
+        tracer.unguarded["a library looks at a function: its source, its annotations"] = None
+        return guard_function(tracer, value)
     if tracer.entries.made_class(value):  # its bases may be objects of the program
         bases = value.__dict__.get("__orig_bases__", ())
         return code and _is_data(tracer, bases, code, MAX_DATA_DEPTH)

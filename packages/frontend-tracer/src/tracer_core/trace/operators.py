@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
-from tracer_core.fx_capture.provenance import INTERNED, WRAPPED
+from tracer_core.fx_capture.provenance import WRAPPED
 from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
-from tracer_core.guards.value_kinds import IDENTITY_TYPES, is_constant
+from tracer_core.guards.value_kinds import IDENTITY_TYPES, INTERNED, is_constant
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import (
     assertions,

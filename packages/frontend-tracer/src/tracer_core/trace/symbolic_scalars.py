@@ -23,10 +23,12 @@ from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
 from tracer_core.debug.crossed_limits import crossed
 from tracer_core.fx_capture.size_nodes import VaryingNumber
+from tracer_core.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, payload
 from tracer_core.limits import MAX_GRAPH_NUMBERS, MAX_SCALAR_OPERATIONS, MAX_SYMBOLIC_INT
-from tracer_core.native_effects.symbolic_arguments import COMPUTED_CALLS
+from tracer_core.native_effects import inline_policy
+from tracer_core.native_effects.symbolic_arguments import COMPUTED_CALLS, keeps_symbols
 from tracer_core.trace.component import Component
 
 if TYPE_CHECKING:
@@ -50,6 +52,13 @@ _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
 _HOLDERS = (int, float, complex, str, bytes)
 
 
+class UnreadNode:
+    """The node of a SymInt that stands for an integer which the program has not looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Break("unsupported_value", "native code looks at a large integer that was copied")
+
+
 class SymbolicScalars(Component):
     """The symbolic scalars of a trace. Mutable. symbolic: whether sizes may be symbols in this
     trace."""
@@ -59,6 +68,8 @@ class SymbolicScalars(Component):
         self.symbolic = symbolic
         #: id of a symbol -> (symbol, its value now, its source).
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
+        #: id of a symbol that `opaque_number` returned -> that symbol.
+        self.opaque: dict[int, Any] = {}
         #: computed source -> number of operations in its expression.
         self._sizes: dict[Source, int] = {}
         #: Source of a text -> the symbols whose text it is.
@@ -84,6 +95,17 @@ class SymbolicScalars(Component):
         self.provenance.guard(GuardKind.TYPE, source, type(value))
         self.numbers[id(symbol)] = symbol, value, source
         self.recorder.sizes.numbers[symbol.node.expr] = VaryingNumber(source, value, symbol)
+        return symbol
+
+    def opaque_number(self, value: int, source: Source) -> Any:
+        """Returns what stands for an integer that the program copies and may never look at. What
+        takes part in an operation is guarded by its value (`concrete`)."""
+        symbol: Any = torch.SymInt(UnreadNode())
+        self.provenance.note_read(value, source)
+        self.provenance.guard(GuardKind.TYPE, source, int)
+        self.numbers[id(symbol)] = symbol, value, source
+        self.provenance.symbols[source] = self.opaque[id(symbol)] = symbol
+        self.symbolic = True
         return symbol
 
     def _alike(self, value: int | float, source: Source) -> list[Source]:
@@ -132,11 +154,18 @@ class SymbolicScalars(Component):
             )
         return simple
 
+    def passes(self, function: Callable[..., Any]) -> bool:
+        """Returns whether symbolic arguments of a function stay symbolic."""
+        of_torch = bool(self.opaque) and inline_policy.is_torch_operator(function)
+        return keeps_symbols(function) and not of_torch
+
     def beside(self, value: Any, other: Any) -> Any:
         """Returns an operand: a symbol only if the other operand is a number or a tensor; beside a
         number that is a symbol, a bool as the number that it is (sympy tells them apart)."""
         if type(value) is bool and type(other) in (torch.SymInt, torch.SymFloat):
             return int(value)
+        if id(value) in self.opaque:
+            return self.concrete(value)
         if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
         return self.concrete(value)
@@ -180,6 +209,8 @@ class SymbolicScalars(Component):
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Applies an operator, or a function of numbers, to numbers of which at least one is a
         symbol."""
+        if any(id(operand) in self.opaque for operand in operands):
+            return function(*map(self.concrete, operands))
         sizes = [
             item for item in operands if type(item) is torch.SymInt and id(item) not in self.numbers
         ]

@@ -41,6 +41,7 @@ from tracer_core.guards.object_lifetime import end_is_seen
 from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, SourceKind, SourceTrait, computed
 from tracer_core.guards.tensor_guard import tensor_call
+from tracer_core.guards.value_kinds import may_be_one_of_several
 from tracer_core.reconstruct.replay_change import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.torch_private.needed import AD_LEVEL
@@ -63,8 +64,6 @@ _TO_ROOTS = frozenset({
 })  # fmt: skip
 #: Objects that must differ from another one, from which on one set has their identities.
 _MIN_APART = 4
-#: The integers of which Python has one object each.
-_MIN_CACHED_INT, _MAX_CACHED_INT = -5, 256
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 
@@ -101,7 +100,7 @@ class Constants:
 
     def identical(self, obj: Any) -> str:
         """Returns text that evaluates to this very object: the program may ask whether it is."""
-        if not _has_identity(obj):
+        if not may_be_one_of_several(obj):
             return self.text(obj)
         name = self._name(id(obj), obj)
         self.exact.add(name)
@@ -130,18 +129,6 @@ class Constants:
         lines = [f"    {name} = {name}_alive()" for name in self.mortal]
         dead = " or ".join(f"{name} is None" for name in self.mortal)
         return [*lines, f"    if {dead}: {otherwise}"] if lines else []
-
-
-def _has_identity(obj: Any) -> bool:
-    """Returns whether an object that equals a constant may be another object than it."""
-    kind = type(obj)
-    if kind is int:
-        return not _MIN_CACHED_INT <= obj <= _MAX_CACHED_INT
-    if kind is str:  # the compiler interns identifiers
-        return len(obj) > 1 and not (
-            obj.isascii() and obj.isidentifier() and sys.intern(obj) is obj
-        )
-    return kind in (float, complex) or (kind in (bytes, tuple, frozenset) and len(obj) > 0)
 
 
 class CacheEntry:

@@ -109,11 +109,11 @@ class StateAtExit:
         if isinstance(value, torch.Tensor):
             node = recorder.node_of(value)
         else:
-            if not value.node.expr.free_symbols:
-                return repr(self.tracer.scalars.concrete(value))
             origin = self.tracer.scalars.origin(value)
             if origin is not None:
                 return self.entry.use(origin[1])
+            if not value.node.expr.free_symbols:
+                return repr(self.tracer.scalars.concrete(value))
             node = recorder.sizes.node(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return repr(node)

@@ -25,7 +25,8 @@ _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 #: Entries of a class that only say where it stands, follow from others, or name an address.
 _DESCRIBING = frozenset(
     {"__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__",
-     "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__conditional_annotations__"}
+     "__annotations_cache__", "__abstractmethods__", "_abc_impl", "__conditional_annotations__",
+     "__slotnames__"}  # which copyreg adds at the first copy of an instance
 )  # fmt: skip
 #: Entries of a class whose value native code may read where the class itself is guarded.
 _METADATA_ENTRIES = frozenset(
@@ -137,23 +138,23 @@ def _entries(cls: type) -> list[str]:
         if kind in (types.FunctionType, staticmethod, classmethod, property):
             text = str(_text(value))
         elif name in _METADATA_ENTRIES:
-            text = _source_text(value)
+            text = source_text(value)
         result.append(f"{name} {text}")
     return result
 
 
-def _source_text(value: Any) -> str:
+def source_text(value: Any) -> str:
     """Returns what docstrings, names of fields and annotations say, without running the program's
     code."""
     if isinstance(value, type):
         return f"{namespace(value).get('__module__')}.{shown(value)}"
     if type(value) is dict:
-        return f"{{{', '.join(f'{_source_text(k)}: {_source_text(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{source_text(k)}: {source_text(v)}' for k, v in value.items())}}}"
     if type(value) in (tuple, list):
-        return f"[{', '.join(map(_source_text, value))}]"
+        return f"[{', '.join(map(source_text, value))}]"
     if type(value).__module__ in ("typing", "types"):
         parts = getattr(value, "__origin__", None), *getattr(value, "__args__", ())
-        return f"{shown(value)} {list(map(_source_text, parts))}"
+        return f"{shown(value)} {list(map(source_text, parts))}"
     if type(value) is str:  # a dataclass's may name objects by their addresses
         return repr(_ADDRESS.sub("0x", value))
     return _constant_text(value) if type(value) in _LITERALS else shown(value)

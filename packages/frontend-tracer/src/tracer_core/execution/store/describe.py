@@ -20,11 +20,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.resume_points import FrameLayout, GeneratorPosition
 from tracer_core.errors import StoredError
 from tracer_core.execution.capture.result import Captured
 from tracer_core.execution.entry.resume_function import ResumeFunction
 from tracer_core.execution.entry.snapshot import InputSnapshot
-from tracer_core.execution.store.code_identity import Unknown, digest_of, shown
+from tracer_core.execution.store.code_identity import (
+    Unknown,
+    code_hash,
+    digest_of,
+    shown,
+    source_text,
+)
 from tracer_core.execution.store.values import (
     Describer,
     Node,
@@ -177,7 +184,19 @@ class EntryDescriber(Describer):
             for position, item in enumerate(function.__code__.co_consts):
                 if item is obj and self.known(function):
                     return {"constant_of": [self.refer(function), position]}
-        raise NotPortable(f"{shown(obj)} is to be one object of several equal ones")
+        for holder in self._holders_of_names():
+            for name in _NAMES:
+                if _name_of(holder, name) is obj:
+                    return {"name_of": [self.refer(holder), name, constant(obj)]}
+        return self.refer(obj)  # the trace made it: eager mode makes another one in each call
+
+    def _holders_of_names(self) -> Iterator[type | types.FunctionType]:
+        """Yields the classes, with their bases, and the functions among the entry's constants."""
+        for item in map(_behind, self.record.constants.values()):
+            if isinstance(item, type):
+                yield from mro(item)
+            elif isinstance(item, types.FunctionType):
+                yield item
 
     def _object(self, obj: Any, where: str) -> Node | None:
         """Describes what is neither a constant nor a container."""
@@ -229,10 +248,16 @@ class EntryDescriber(Describer):
         )
 
     def code(self, code: types.CodeType) -> Any:
+        """Describes a code object as a function and places in the constants of its code. Of code that
+        was not followed, the program may have read where it stands."""
         function = self._functions.get(code)
-        if function is None:
-            raise NotPortable(f"the code object {code.co_qualname} was made by the program")
-        return self.refer(function)
+        if function is not None and self.known(function):
+            return [self.refer(function), [], None]
+        for outer in _functions_around(code):
+            places = _places_in(outer.__code__, code)
+            if places is not None:
+                return [self.refer(outer), places, _all_of(outer, code)]
+        raise NotPortable(f"the code object {code.co_qualname} was made by the program")
 
     def member(self, obj: enum.Enum) -> Any:
         members = type(obj).__members__
@@ -270,9 +295,49 @@ class EntryDescriber(Describer):
         return Describer(leaf).describe(value, "")
 
 
+#: Attributes of classes and functions that are one string for as long as these live.
+_NAMES = ("__doc__", "__name__", "__qualname__", "__module__")
+
+
+def _name_of(holder: type | types.FunctionType, name: str) -> Any:
+    return namespace(holder).get(name) if isinstance(holder, type) else getattr(holder, name)
+
+
 def _is_json(key: Any) -> bool:
     """Returns whether JSON gives a key of a step back as it is."""
     return key is None or type(key) in (str, int, bool)
+
+
+def _functions_around(code: types.CodeType) -> Iterator[types.FunctionType]:
+    """Yields the functions of a module that have the name which code was compiled under, or that
+    of the function around it."""
+    name = code.co_qualname.partition(".<locals>")[0]
+    for module in list(sys.modules.values()):
+        if type(module) is not types.ModuleType:
+            continue
+        # a script has no __file__ any more once it has ended
+        if vars(module).get("__file__", code.co_filename) == code.co_filename:
+            for _, inner in _with_inner(_at(module, name)):
+                if isinstance(inner, types.FunctionType):
+                    yield inner
+
+
+def _all_of(outer: types.FunctionType, code: types.CodeType) -> list[str]:
+    """Returns digests of what a program may read of code, and of the signature around it."""
+    return [code_hash(code, positions=True), source_text(outer.__annotations__)]
+
+
+def _places_in(outer: types.CodeType, code: types.CodeType) -> list[int] | None:
+    """Returns the places in the constants of a code object, and of those code objects, that lead
+    to another one; None where none do."""
+    if outer is code:
+        return []
+    for place, inner in enumerate(outer.co_consts):
+        if isinstance(inner, types.CodeType):
+            places = _places_in(inner, code)
+            if places is not None:
+                return [place, *places]
+    return None
 
 
 def _digest(obj: Any) -> str | None:
@@ -345,6 +410,24 @@ def _call(kind: Any, finder: Finder, parts: list[Any]) -> Any:
     return kind(function, *args, **dict(zip(names, values, strict=True)))
 
 
+def _read_name(finder: Finder, facts: Any) -> Any:
+    holder, name, described = facts
+    result = _name_of(finder.find(holder), name)
+    if constant(result) != described:
+        raise StoredError(f"{finder.path}: {name} of {holder} has changed since")
+    return result
+
+
+def _code(finder: Finder, facts: Any) -> types.CodeType:
+    function, places, expected = facts
+    result: types.CodeType = finder.find(function).__code__
+    for place in places:
+        result = result.co_consts[place]
+    if expected is not None and _all_of(finder.find(function), result) != expected:
+        raise StoredError(f"{finder.path}: {result.co_qualname} has changed since")
+    return result
+
+
 def _walk(finder: Finder, steps: list[Any]) -> Any:
     result: Any = None
     for kind, key in steps:
@@ -393,8 +476,15 @@ _KINDS = {
     "setting": ObjectKind(
         lambda f, name: settings.SETTINGS[name].get, settings.Getter, lambda d, obj: obj.name
     ),
-    "code": ObjectKind(
-        lambda f, node: f.find(node).__code__, types.CodeType, lambda d, obj: d.code(obj)
+    "name_of": ObjectKind(_read_name),
+    "code": ObjectKind(_code, types.CodeType, lambda d, obj: d.code(obj)),
+    "frame": ObjectKind(
+        lambda f, node: f.find(node), FrameLayout, lambda d, obj: d.describe_own(obj)
+    ),
+    "position": ObjectKind(
+        lambda f, node: f.find(node).interned(),
+        GeneratorPosition,
+        lambda d, obj: d.describe_own(obj),
     ),
     "enum": ObjectKind(
         lambda f, facts: f.same(f.find(facts[0])[facts[1]], facts[2]),

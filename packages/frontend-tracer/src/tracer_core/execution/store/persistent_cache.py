@@ -46,7 +46,7 @@ from tracer_core.storage.store import Store
 if TYPE_CHECKING:
     from tracer_core.execution.compiled_function import CompiledFunction
 
-FORMAT = 11
+FORMAT = 12
 #: Seconds without a capture after which what is new is written.
 QUIET = 2.0
 #: How many captures of a function say why no entry of an earlier process fitted.
