@@ -7,6 +7,7 @@ import torch
 
 import tracer_core
 from inductor_backend.kernels import recurrent
+from inductor_backend.runtime.generated_module import Artifact, runner_of
 
 SIZES = ((16, 5), (16, 4), (16,), (16,))  # an LSTM of width 4 over 5 inputs
 REST = (torch.zeros(1, 2, 4), None, 2, 4, 0, 1, False, 0.0, False, False, [], None)
@@ -63,3 +64,30 @@ def test_recurrent_layers_on_a_gpu(kind, flat):
             torch.testing.assert_close(compiled(x)[0], model(x)[0])
             for weight in model.parameters():
                 weight.mul_(1.01)  # what an optimizer does between calls is seen
+
+
+def test_a_recurrent_layer_counts_as_many_launches():
+    """A language model of two layers has five operators, and its LSTM a kernel for each step."""
+
+    def launches(*operators):
+        artifact = Artifact("", (), None, 1, 1, operators, (), {}, {})
+        return runner_of({"call": list}, artifact).launches
+
+    assert launches("aten.addmm.default") == 2
+    for name in ("aten._cudnn_rnn.default", "aten._cudnn_rnn_backward.default"):
+        assert launches(name, "aten.addmm.default") > 20
+
+
+@pytest.mark.gpu
+def test_a_recurrent_layer_is_replayed():
+    layer, head = torch.nn.LSTM(64, 64, num_layers=2).cuda(), torch.nn.Linear(64, 10).cuda()
+
+    def program(x):
+        return head(layer(x)[0])
+
+    compiled = tracer_core.compile(program)
+    with torch.no_grad():
+        for _ in range(60):
+            x = torch.randn(128, 4, 64, device="cuda")
+            torch.testing.assert_close(compiled(x), program(x), rtol=1e-3, atol=1e-3)
+    assert "calls replayed" in str(tracer_core.last_compile(compiled))

@@ -11,6 +11,11 @@ from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, Mo
 from tracer_core.plugin_api import define
 
 
+#: What a call of cuDNN's recurrent layers or of their gradients counts as in `ModuleRunner.launches`: they
+#: launch kernels for each step of a sequence.
+RECURRENT_LAUNCHES = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """What a runner was made from: module text, C++ sources, library (None: no kernels), counts."""
@@ -57,5 +62,11 @@ def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
     mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
     return ModuleRunner(
         namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),
-        artifact=artifact, launches=artifact.kernels + len(artifact.externs), scalars=scalars,
+        artifact=artifact, launches=_launches(artifact), scalars=scalars,
     )  # fmt: skip
+
+
+def _launches(artifact: Artifact) -> int:
+    """Returns about how many kernels a call launches."""
+    recurrent = sum("cudnn_rnn" in name for name in artifact.externs)
+    return artifact.kernels + len(artifact.externs) + RECURRENT_LAUNCHES * recurrent
