@@ -51,7 +51,7 @@ def test_every_reduction_has_a_row_and_a_column_form():
     assert set(REDUCERS) == set(REDUCTIONS) - {EXP_SUM}  # two reductions in C++
     for kind in REDUCERS:
         dtype = torch.bool if kind in ("any", "all") else torch.float32
-        assert column_reducer(kind, "a", dtype, dtype).results
+        assert column_reducer(kind, "a", dtype, dtype, 10).results
 
 
 def test_both_languages_have_a_type_for_what_loops_hold():
