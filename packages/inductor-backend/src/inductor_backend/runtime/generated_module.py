@@ -10,7 +10,6 @@ import torch
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
 from tracer_core.plugin_api import define
 
-
 #: What a call of cuDNN's recurrent layers or of their gradients counts as in `ModuleRunner.launches`: they
 #: launch kernels for each step of a sequence.
 RECURRENT_LAUNCHES = 32
