@@ -95,8 +95,8 @@ class Fakes:
         self._alive: list[Any] = []
         self._versions: dict[int, int | None] = {}
         self._storages: dict[int | None, Any] = {}
-        #: (begin, end, id) of the real tensors' storages; whether one is not of torch's allocator.
-        self._ranges: list[tuple[int, int, int]] = []
+        #: (begin, end) of the real tensors' storages -> id; whether one is not of torch's allocator.
+        self._ranges: dict[tuple[int, int], int] = {}
         self._foreign = False
         #: Real storages of which FakeTensorMode made the meta storage.
         self._symbolic_storages: set[int | None] = set()
@@ -164,13 +164,14 @@ class Fakes:
         if real.layout is not torch.strided:
             return id(real)
         start, end, foreign = torch_private.memory_range(real)
+        if not end or (start, end) in self._ranges:
+            return self._ranges.get((start, end), start)
         self._foreign |= foreign
-        for other_start, other_end, other in self._ranges if self._foreign and end else ():
-            if start < other_end and other_start < end:
-                return other
-        if end:
-            self._ranges.append((start, end, start))
-        return start
+        overlapping = (
+            known for (begin, stop), known in self._ranges.items() if start < stop and begin < end
+        )
+        result = self._ranges[start, end] = next(overlapping, start) if self._foreign else start
+        return result
 
     def _make(
         self,
