@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: Name -> a program: `call(x, eager)` is called four times, `run` is compiled.
 PROGRAMS = {
@@ -97,23 +91,10 @@ print(rows[0].text, "| traces:", sum(row.name == "trace" for row in rows))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_another_process_captures_nothing(name, tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(FRAME.format(program=textwrap.dedent(PROGRAMS[name])))
-    said = []
-    for seed in "12":
-        done = subprocess.run(
-            [sys.executable, str(path)],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            cwd=ROOT,
-            env={
-                **os.environ, "TRACER_KEEP": "1", "TRACER_CHECK": "", "PYTHONHASHSEED": seed,
-                "TRACER_ALWAYS_COMPILED": "1", "TRACER_CACHE_DIR": str(tmp_path / "cache"),
-            },
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        said.append(done.stdout)
-    assert said[0].startswith("miss") and said[1].startswith("hit"), said
-    assert "do not fit" not in said[1] and said[1].endswith("traces: 0\n"), said
+def test_another_process_captures_nothing(name, start):
+    text = FRAME.format(program=textwrap.dedent(PROGRAMS[name]))
+    first, second = (
+        start("here", text, PYTHONHASHSEED=seed, TRACER_ALWAYS_COMPILED="1") for seed in "12"
+    )
+    assert first[0].startswith("miss") and second[0].startswith("hit"), (first, second)
+    assert "do not fit" not in "".join(second) and second[-1].endswith("traces: 0"), second

@@ -107,7 +107,7 @@ def plan_memory(
     anywhere = _written_over(program, groups, kernels, life, outputs, {})
     reused = {other for name, other in anywhere.items() if name not in shared and other in large}
     plans = [planned(())]
-    plans += [planned(moved) for moved in (reused,) if moved]
+    plans += [planned(reused)] if reused else []
     if arena is Arena.KERNELS:
         tensors = [life[name] for name, buffer in ours.items() if _is_large(buffer)]
         breaks = _breaks(kernels, tensors)

@@ -40,14 +40,20 @@
 #ifndef TC_MVEC
 #define TC_MVEC
 #endif
-#define TC_C(name) extern "C" __attribute__((TC_MVEC const, nothrow)) double tc_c_##name(double) __asm__(#name);
-#define TC_C_FLOAT(name) extern "C" __attribute__((TC_MVEC const, nothrow)) float tc_c_##name##f(float) __asm__(#name "f");
+#define TC_C(name)                                                                                   \
+    extern "C" __attribute__((TC_MVEC const, nothrow)) double tc_c_##name(double) __asm__(#name); \
+    TC_INLINE double tc_##name(double x) { return tc_c_##name(x); }
+#define TC_C_FLOAT(name)                                                                                   \
+    extern "C" __attribute__((TC_MVEC const, nothrow)) float tc_c_##name##f(float) __asm__(#name "f"); \
+    TC_INLINE float tc_##name(float x) { return tc_c_##name##f(x); }
+#define TC_C_PAIR(name)                                                                                            \
+    extern "C" __attribute__((TC_MVEC const, nothrow)) double tc_c_##name(double, double) __asm__(#name);       \
+    TC_INLINE double tc_##name(double x, double y) { return tc_c_##name(x, y); }
 TC_C(exp) TC_C(exp2) TC_C(expm1) TC_C(log) TC_C(log2) TC_C(log10) TC_C(log1p) TC_C(tanh)
 TC_C(erf) TC_C(erfc) TC_C(sin) TC_C(cos) TC_C(tan) TC_C(atan) TC_C(asin) TC_C(acos)
 TC_C(sinh) TC_C(cosh) TC_C(asinh) TC_C(acosh) TC_C(atanh)
 TC_C_FLOAT(erfc) TC_C_FLOAT(asin) TC_C_FLOAT(acos) TC_C_FLOAT(sinh) TC_C_FLOAT(cosh) TC_C_FLOAT(asinh) TC_C_FLOAT(acosh) TC_C_FLOAT(atanh)
-extern "C" __attribute__((TC_MVEC const, nothrow)) double tc_c_pow(double, double) __asm__("pow");
-extern "C" __attribute__((TC_MVEC const, nothrow)) double tc_c_atan2(double, double) __asm__("atan2");
+TC_C_PAIR(pow) TC_C_PAIR(atan2)
 
 // ---- errors that a kernel meets while it runs: remembered here, raised by the launcher
 #define TC_BAD_INDEX 1
@@ -226,13 +232,6 @@ TC_INLINE float tc_log1p(float x) {
     y = tc_log_ends(u, y);
     return tc_abs(x) < 0x1p-25f ? x : y;
 }
-TC_INLINE double tc_exp(double x) { return tc_c_exp(x); }
-TC_INLINE double tc_exp2(double x) { return tc_c_exp2(x); }
-TC_INLINE double tc_expm1(double x) { return tc_c_expm1(x); }
-TC_INLINE double tc_log(double x) { return tc_c_log(x); }
-TC_INLINE double tc_log2(double x) { return tc_c_log2(x); }
-TC_INLINE double tc_log10(double x) { return tc_c_log10(x); }
-TC_INLINE double tc_log1p(double x) { return tc_c_log1p(x); }
 
 // pow(x, y) = 2^(y log2|x|) in double, so one rounding: 0.6 ulp. log2(m) = s P(s^2), s = (m - 1) / (m + 1).
 TC_INLINE float tc_pow(float x, float y) {
@@ -272,7 +271,6 @@ TC_INLINE float tc_pow(float x, float y) {
     v = (ax == 1.0f) & (y - y != 0.0f) & (y == y) ? 1.0f : v;
     return (x == 1.0f) | (y == 0.0f) ? 1.0f : v;
 }
-TC_INLINE double tc_pow(double x, double y) { return tc_c_pow(x, y); }
 TC_INLINE int64_t tc_pow(int64_t x, int64_t y) {  // y < 0: 1 and -1 are exact, others 0, as eager
     if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
     uint64_t r = 1, b = (uint64_t)x;
@@ -297,7 +295,6 @@ TC_INLINE float tc_tanh(float x) {
     float y = a > 0.625f ? large : small;
     return x != x ? x : y;
 }
-TC_INLINE double tc_tanh(double x) { return tc_c_tanh(x); }
 TC_INLINE float tc_sigmoid(float x) {  // from exp(-|x|), which cannot overflow. 2.5 ulp, denormal results too
     float z = tc_exp(-tc_abs(x));
     return (x < 0.0f ? z : 1.0f) / (1.0f + z);
@@ -331,9 +328,6 @@ TC_INLINE float tc_erf(float x) {
     float y = a > 0.93f ? large : small;
     return x != x ? x : y;
 }
-TC_INLINE double tc_erf(double x) { return tc_c_erf(x); }
-TC_INLINE float tc_erfc(float x) { return tc_c_erfcf(x); }
-TC_INLINE double tc_erfc(double x) { return tc_c_erfc(x); }
 TC_INLINE double tc_gelu_erf(double x) { return x * 0.5 * (1.0 + tc_erf(x * 0.70710678118654752440)); }
 // x Phi(x) with Phi(-a) = erfc(a / sqrt 2) / 2 and erfc(t) = exp(-t Q(t)); beyond t = 4.3, Q(4.3). No cancellation for
 // x < 0, where eager's 1 + erf has one: its error is below eager's everywhere.
@@ -381,15 +375,6 @@ TC_INLINE float tc_cos(float x) { return __builtin_cosf(x); }
 TC_INLINE float tc_tan(float x) { return __builtin_tanf(x); }
 #endif
 
-#define TC_LIBM(name)                                              \
-    TC_INLINE float tc_##name(float x) { return tc_c_##name##f(x); } \
-    TC_INLINE double tc_##name(double x) { return tc_c_##name(x); }
-TC_LIBM(asin) TC_LIBM(acos) TC_LIBM(sinh) TC_LIBM(cosh) TC_LIBM(asinh) TC_LIBM(acosh) TC_LIBM(atanh)
-TC_INLINE double tc_sin(double x) { return tc_c_sin(x); }
-TC_INLINE double tc_cos(double x) { return tc_c_cos(x); }
-TC_INLINE double tc_tan(double x) { return tc_c_tan(x); }
-TC_INLINE double tc_atan(double x) { return tc_c_atan(x); }
-TC_INLINE double tc_atan2(double y, double x) { return tc_c_atan2(y, x); }
 // The angle of (x, y), y >= 0: float64's bits are enough for the last one of float32. backwards: x is negative, or -0.0
 TC_INLINE float tc_angle(double y, double x, bool backwards) {
     const bool steep = y > x, equal = y == x;  // infinite or zero, both of them
